@@ -1,0 +1,3 @@
+//! Leader election from the command line: run a job on exactly one replica.
+
+fn main() {}

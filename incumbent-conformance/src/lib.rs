@@ -1,0 +1,1 @@
+//! The numbered rules of incumbent as test cases for any backend.

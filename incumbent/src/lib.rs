@@ -1,0 +1,1 @@
+//! Leader election with fencing tokens: exactly one replica does the job.

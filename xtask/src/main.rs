@@ -1,0 +1,3 @@
+//! Tasks of the incumbent workspace.
+
+fn main() {}
