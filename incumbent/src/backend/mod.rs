@@ -1,0 +1,4 @@
+//! The authorities that grant: one module each, one feature each.
+
+#[cfg(feature = "etcd")]
+mod etcd;
