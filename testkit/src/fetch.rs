@@ -1,0 +1,128 @@
+//! Server programs of given versions, from Debian packages that are unpacked and never installed.
+//!
+//! Each [`Bundle`] is downloaded once and unpacked under `target/servers/NAME`, with apt's own signature checks,
+//! through the mirror that the system's apt sources name. Root is not needed. Several processes may ask for one
+//! bundle at once: a lock file lets one of them work, and the finished directory appears by a rename, so that an
+//! interrupted download is simply repeated.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt;
+use crate::error::{Error, Result};
+
+/// Packages of one Debian suite that are unpacked into one directory.
+#[derive(Debug)]
+pub struct Bundle {
+    /// The directory's name under `target/servers`, also for `cargo xtask servers fetch`.
+    pub name: &'static str,
+    /// The Debian suite, by code name.
+    pub suite: &'static str,
+    /// The packages; dependencies are not followed.
+    pub packages: &'static [&'static str],
+}
+
+/// etcd 3.4, as in Debian 12.
+pub const ETCD_3_4: Bundle =
+    Bundle { name: "etcd-3.4", suite: "bookworm", packages: &["etcd-server", "etcd-client"] };
+/// etcd 3.5, as in Debian 13.
+pub const ETCD_3_5: Bundle =
+    Bundle { name: "etcd-3.5", suite: "trixie", packages: &["etcd-server", "etcd-client"] };
+const STRACE: Bundle =
+    Bundle { name: "strace", suite: "bookworm", packages: &["strace", "libunwind8", "liblzma5"] };
+const GO: Bundle = Bundle { name: "go", suite: "trixie", packages: &["golang-1.24-go", "golang-1.24-src"] };
+
+/// Every bundle.
+pub const BUNDLES: [&Bundle; 4] = [&ETCD_3_4, &ETCD_3_5, &STRACE, &GO];
+
+impl Bundle {
+    /// The directory into which the packages are unpacked, fetching them first if it is not there.
+    pub fn ensure(&self) -> Result<PathBuf> {
+        let servers = servers_dir();
+        let dir = servers.join(self.name);
+        if dir.is_dir() {
+            return Ok(dir);
+        }
+        self.fetch(&servers, &dir).map_err(|error| {
+            Error::new(format!(
+                "cannot fetch {} ({} of Debian {}): {error}\n\
+                 test groups that need it can be left out: cargo xtask test --skip GROUP{}",
+                self.name,
+                self.packages.join(", "),
+                self.suite,
+                env::var("INCUMBENT_TEST_GROUP")
+                    .map(|group| format!(" (here: --skip {group})"))
+                    .unwrap_or_default(),
+            ))
+        })?;
+        Ok(dir)
+    }
+
+    fn fetch(&self, servers: &Path, dir: &Path) -> Result<()> {
+        fs::create_dir_all(servers).map_err(|e| Error::new(format!("{}: {e}", servers.display())))?;
+        let lock = File::create(servers.join("fetch.lock")).map_err(|e| Error::new(e.to_string()))?;
+        lock.lock().map_err(|e| Error::new(format!("cannot lock fetch.lock: {e}")))?;
+        if dir.is_dir() {
+            return Ok(());
+        }
+        // What an interrupted fetch left is in the way of nobody but us, who hold the lock.
+        let work = servers.join("fetch.tmp");
+        let io = |e: std::io::Error| Error::new(format!("{}: {e}", work.display()));
+        if work.exists() {
+            fs::remove_dir_all(&work).map_err(io)?;
+        }
+        let (debs, root) = (work.join("debs"), work.join("root"));
+        fs::create_dir_all(&debs).map_err(io)?;
+        fs::create_dir_all(&root).map_err(io)?;
+        for deb in apt::download(&servers.join("apt"), self.suite, self.packages, &debs)? {
+            apt::unpack(&deb, &root)?;
+        }
+        fs::rename(&root, dir).map_err(io)?;
+        fs::remove_dir_all(&work).map_err(io)
+    }
+}
+
+/// `target/servers` of this workspace: everything that is fetched, and the data of everything that runs.
+pub fn servers_dir() -> PathBuf {
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the testkit lies in the workspace");
+    workspace.join("target").join("servers")
+}
+
+/// strace: the system's own, else Debian's, fetched.
+pub fn strace() -> Result<Command> {
+    if let Some(path) = in_path("strace") {
+        return Ok(Command::new(path));
+    }
+    let root = STRACE.ensure()?;
+    let mut command = Command::new(root.join("usr/bin/strace"));
+    command.env("LD_LIBRARY_PATH", library_path(&root));
+    Ok(command)
+}
+
+/// The go command: the system's own, else Debian's, fetched. It may still have to download modules.
+pub fn go() -> Result<Command> {
+    if let Some(path) = in_path("go") {
+        return Ok(Command::new(path));
+    }
+    let goroot = GO.ensure()?.join("usr/lib/go-1.24");
+    let mut command = Command::new(goroot.join("bin/go"));
+    command.env("GOROOT", &goroot);
+    Ok(command)
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// The library directories of an unpacked root; the architecture's own one is named by its triplet.
+fn library_path(root: &Path) -> String {
+    let mut dirs = Vec::new();
+    for lib in ["lib", "usr/lib"] {
+        let Ok(entries) = fs::read_dir(root.join(lib)) else { continue };
+        dirs.extend(entries.flatten().map(|entry| entry.path().display().to_string()));
+    }
+    dirs.join(":")
+}

@@ -1,0 +1,20 @@
+//! Real servers, processes and faults for the tests of this workspace.
+//!
+//! Nothing here stands in for the real thing: [`Etcd`] runs Debian's own etcd, [`Proc`] runs real processes,
+//! [`Relay`] moves real bytes. Everything that is started is stopped again, also when the test process is
+//! killed: see [`mod@reaper`].
+//!
+//! Calls that cannot do what a test asked panic with the reason; only [`fetch`] and the start of a server, which
+//! `cargo xtask servers` uses too, return [`Result`].
+
+mod apt;
+pub mod clock;
+mod error;
+pub mod etcd;
+pub mod fetch;
+pub mod ports;
+pub mod reaper;
+
+pub use clock::{now, wait_until};
+pub use error::{Error, Result};
+pub use etcd::{Etcd, Version};
