@@ -140,3 +140,22 @@ impl StdError for Error {
 
 /// A result of this family of crates.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl PartialEq for Error {
+    /// Equal in kind, text and ambiguity; sources are not compared.
+    fn eq(&self, other: &Error) -> bool {
+        self.kind() == other.kind()
+            && self.0.message == other.0.message
+            && self.is_ambiguous() == other.is_ambiguous()
+    }
+}
+
+impl Eq for Error {}
+
+impl core::hash::Hash for Error {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.kind().hash(state);
+        self.0.message.hash(state);
+        self.is_ambiguous().hash(state);
+    }
+}

@@ -3,10 +3,30 @@
 //! Nothing here does I/O, reads a clock, starts a thread or draws a random number: time and randomness are passed in.
 #![forbid(unsafe_code)]
 
+pub mod backend;
+pub mod checkpoint;
+pub mod elector;
 pub mod error;
+pub mod fence;
+pub mod guarantees;
+pub mod handover;
 pub mod ids;
+pub mod record;
+mod rng;
 pub mod time;
+pub mod timing;
 
+pub use backend::{
+    Acquired, Backend, BoxFuture, BoxStream, Claim, Contender, Grant, Leader, Note, Observation, Renewed,
+    Stored, Swapped,
+};
+pub use elector::{
+    Answer, Call, CallId, Elector, ElectorConfig, Event, Input, LossReason, Output, StopReason,
+};
 pub use error::{Error, ErrorKind, Result};
+pub use fence::{Admission, HighWater};
+pub use guarantees::Guarantees;
+pub use handover::HandoverRequest;
 pub use ids::{Authority, CandidateId, ElectionName, FencingToken, Nonce};
 pub use time::BootInstant;
+pub use timing::{Settings, Timing};

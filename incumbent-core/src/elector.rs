@@ -1,0 +1,665 @@
+//! The elector: one candidate in one election, as a pure state machine. Inputs in, outputs out, time passed in.
+//!
+//! A caller loops: hand over what happened ([`Elector::handle_input`]) or that time has passed
+//! ([`Elector::handle_timeout`]), then take every [`Output`] and act on it in order, then wait until
+//! [`Elector::poll_timeout`] or the next input. One call to the backend is under way at a time.
+//!
+//! Its life: back-off → campaign → term → over (the work is confirmed stopped, the grant is released) → back-off …
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::backend::{Acquired, Claim, Grant, Leader, Renewed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::handover::HandoverRequest;
+use crate::ids::{CandidateId, ElectionName, Nonce};
+use crate::rng::Rng;
+use crate::time::BootInstant;
+use crate::timing::Timing;
+
+/// What an elector is told once.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct ElectorConfig {
+    /// The election.
+    pub election: ElectionName,
+    /// The candidate's name.
+    pub id: CandidateId,
+    /// The address it advertises.
+    pub address: Option<String>,
+    /// The intervals in force.
+    pub timing: Timing,
+    /// [`Guarantees::takeover_max`](crate::Guarantees::takeover_max) of the ttl.
+    pub takeover_max: Duration,
+}
+
+/// Names one call to the backend.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct CallId(u64);
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Input {
+    /// A call was answered. Answers to calls that were cancelled are ignored.
+    Answer(CallId, Answer),
+    /// The backend hinted at a change, or hints may have been lost.
+    Look,
+    /// The candidate is told to go.
+    Stop(StopReason),
+    /// The work of the current term is confirmed stopped: not running, and never to run again.
+    WorkStopped,
+}
+
+/// The answer to a [`Call`] of the same name.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Answer {
+    /// To [`Call::Acquire`].
+    Acquire(Result<Acquired>),
+    /// To [`Call::Renew`].
+    Renew(Result<Renewed>),
+    /// To [`Call::Release`].
+    Release(Result<()>),
+    /// To [`Call::ReadHandover`].
+    ReadHandover(Result<Option<HandoverRequest>>),
+}
+
+/// Something to do.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Output {
+    /// Make this call and hand its answer back.
+    Call(CallId, Call),
+    /// Drop the call of this id: its answer is not waited for any more.
+    Cancel(CallId),
+    /// Tell the user.
+    Event(Event),
+}
+
+/// A call to the backend.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Call {
+    /// [`Backend::try_acquire`](crate::Backend::try_acquire)
+    Acquire(Claim),
+    /// [`Backend::renew`](crate::Backend::renew)
+    Renew(Claim, Grant),
+    /// [`Backend::release`](crate::Backend::release)
+    Release(Claim, Option<Grant>, Option<CandidateId>),
+    /// Read the note [`Handover`](crate::Note::Handover) of this election.
+    ReadHandover(ElectionName),
+}
+
+/// Why a term is given up while it still is valid.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum StopReason {
+    /// Asked to resign; the candidate campaigns again after a pause.
+    Resigned,
+    /// Asked to hand over, to a named candidate or to whoever is next; the candidate campaigns again after a pause.
+    Handover(Option<CandidateId>),
+    /// The candidate shuts down for good.
+    Shutdown,
+    /// The work has not said that it is alive.
+    Stalled,
+    /// Nothing renewed the grant in time; the deadline is near.
+    Outage,
+}
+
+/// Why a term is over.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum LossReason {
+    /// The work was told to go and is confirmed stopped.
+    Stopped(StopReason),
+    /// The deadline passed without a renewal.
+    Expired,
+    /// Proof that the grant is gone; who leads now, if anyone.
+    Superseded(Option<Leader>),
+    /// The work was told to go and did not stop within the drain bound. The grant is not released, it runs out.
+    DrainOverran(StopReason),
+}
+
+/// What the user is told.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Event {
+    /// A term begins. Valid until the deadline unless extended.
+    Elected(Grant, BootInstant),
+    /// The term is valid until this later deadline.
+    Extended(BootInstant),
+    /// The work shall stop, at the latest by `until`. Said once in a term.
+    Stopping {
+        /// Why.
+        reason: StopReason,
+        /// The drain bound, or the deadline in an outage.
+        until: Option<BootInstant>,
+    },
+    /// The term is over: its leadership is invalid from now on. Said once in a term.
+    Lost(LossReason),
+    /// Another leads, or nobody does, as far as the store shows it.
+    LeaderChanged(Option<Leader>),
+    /// Another process campaigns under this candidate's id.
+    SameId(Leader),
+    /// A call failed; it will be tried again.
+    Trouble(Error),
+    /// The calls work again after trouble.
+    Recovered,
+    /// The candidate has shut down.
+    Ended,
+}
+
+/// One candidate in one election.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Elector {
+    config: ElectorConfig,
+    rng: Rng,
+    state: State,
+    pending: Option<Pending>,
+    outputs: VecDeque<Output>,
+    calls: u64,
+    failures: u32,
+    shutdown: bool,
+    shown: Option<Leader>,
+    last_nonce: Option<Nonce>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+enum State {
+    Waiting { until: BootInstant },
+    Campaigning { claim: Claim, next_try: BootInstant },
+    Leading(Box<Term>),
+    Over(Box<Over>),
+    Ended,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+struct Term {
+    claim: Claim,
+    grant: Grant,
+    proven_at: BootInstant,
+    deadline: BootInstant,
+    next_renew: BootInstant,
+    read_handover: Option<BootInstant>,
+    looked_at: BootInstant,
+    stopping: Option<Stopping>,
+    work_stopped: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+struct Stopping {
+    reason: StopReason,
+    until: Option<BootInstant>,
+}
+
+/// A campaign that has ended and must be cleaned up behind.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+struct Over {
+    claim: Claim,
+    grant: Option<Grant>,
+    next: Option<CandidateId>,
+    work_running: bool,
+    release_at: BootInstant,
+    give_up_at: BootInstant,
+    pause: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+struct Pending {
+    id: CallId,
+    kind: Kind,
+    issued_at: BootInstant,
+    look_again: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+enum Kind {
+    Acquire,
+    Renew,
+    Release,
+    ReadHandover,
+}
+
+impl Elector {
+    /// A candidate that starts its first campaign with the first [`Elector::handle_timeout`]. `seed` must be random and
+    /// never be used twice: nonces come from it.
+    pub fn new(config: ElectorConfig, seed: u128) -> Elector {
+        Elector {
+            config,
+            rng: Rng::new(seed),
+            state: State::Waiting { until: BootInstant::ZERO },
+            pending: None,
+            outputs: VecDeque::new(),
+            calls: 0,
+            failures: 0,
+            shutdown: false,
+            shown: None,
+            last_nonce: None,
+        }
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &ElectorConfig {
+        &self.config
+    }
+
+    /// The campaign under way, for the subscription to the backend's hints.
+    pub fn claim(&self) -> Option<&Claim> {
+        match &self.state {
+            State::Campaigning { claim, .. } => Some(claim),
+            State::Leading(term) => Some(&term.claim),
+            State::Waiting { .. } | State::Over(_) | State::Ended => None,
+        }
+    }
+
+    /// Takes what happened at `now`. What is due by then is done first: a late answer finds its term over.
+    pub fn handle_input(&mut self, now: BootInstant, input: Input) {
+        self.expire(now);
+        match input {
+            Input::Answer(id, answer) => match self.pending.take() {
+                Some(pending) if pending.id == id => self.answered(now, pending, answer),
+                other => self.pending = other,
+            },
+            Input::Look => self.look(now),
+            Input::Stop(reason) => self.stop(now, reason),
+            Input::WorkStopped => self.work_stopped(now),
+        }
+        self.advance(now);
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: BootInstant) {
+        self.expire(now);
+        self.advance(now);
+    }
+
+    /// The next thing to do; take them all before waiting.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Elector::handle_timeout`] is due next, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<BootInstant> {
+        let timing = &self.config.timing;
+        let idle = self.pending.is_none();
+        let call = self.pending.as_ref().map(|pending| pending.issued_at + timing.call_timeout);
+        let own = match &self.state {
+            State::Waiting { until } => Some(*until),
+            State::Campaigning { next_try, .. } => idle.then_some(*next_try),
+            State::Leading(term) => {
+                let end = match &term.stopping {
+                    None => timing.outage_at(term.deadline),
+                    Some(Stopping { until: Some(until), .. }) => term.deadline.min(*until),
+                    Some(_) => term.deadline,
+                };
+                let next = term.read_handover.map_or(term.next_renew, |read| read.min(term.next_renew));
+                Some(if idle { end.min(next) } else { end })
+            }
+            State::Over(over) => (idle && !over.work_running).then_some(over.release_at),
+            State::Ended => None,
+        };
+        match (call, own) {
+            (Some(call), Some(own)) => Some(call.min(own)),
+            (call, own) => call.or(own),
+        }
+    }
+
+    // ---- time ----
+
+    /// Ends what may not outlive `now`: the term first, then the call under way.
+    fn expire(&mut self, now: BootInstant) {
+        let lost = match &self.state {
+            State::Leading(term) if now >= term.deadline => Some(LossReason::Expired),
+            State::Leading(term) => match &term.stopping {
+                Some(Stopping { reason, until: Some(until) }) if now >= *until && !term.work_stopped => {
+                    Some(LossReason::DrainOverran(reason.clone()))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(reason) = lost {
+            self.lose(now, reason);
+        }
+        if let Some(pending) = self.pending.take_if(|p| now >= p.issued_at + self.config.timing.call_timeout)
+        {
+            self.outputs.push_back(Output::Cancel(pending.id));
+            let waited = now.since(pending.issued_at);
+            let error =
+                Error::new(ErrorKind::TimedOut, format!("no answer from the store within {waited:?}"));
+            self.failed(now, pending.kind, error);
+        }
+    }
+
+    /// Starts what is due at `now`.
+    fn advance(&mut self, now: BootInstant) {
+        if let State::Waiting { until } = self.state {
+            if self.shutdown {
+                self.end();
+            } else if now >= until {
+                let claim = Claim {
+                    election: self.config.election.clone(),
+                    id: self.config.id.clone(),
+                    nonce: self.rng.nonce(),
+                    address: self.config.address.clone(),
+                    ttl: self.config.timing.ttl,
+                };
+                self.state = State::Campaigning { claim, next_try: now };
+            }
+        }
+        self.begin_outage(now);
+        self.finish_term(now);
+        if self.pending.is_none() {
+            self.next_call(now);
+        }
+    }
+
+    fn next_call(&mut self, now: BootInstant) {
+        let (kind, call) = match &mut self.state {
+            State::Campaigning { claim, next_try } if now >= *next_try => {
+                (Kind::Acquire, Call::Acquire(claim.clone()))
+            }
+            State::Leading(term) if now >= term.next_renew => {
+                (Kind::Renew, Call::Renew(term.claim.clone(), term.grant.clone()))
+            }
+            State::Leading(term) if term.read_handover.is_some_and(|at| now >= at) => {
+                term.read_handover = None;
+                (Kind::ReadHandover, Call::ReadHandover(term.claim.election.clone()))
+            }
+            State::Over(over) if !over.work_running && now >= over.release_at => {
+                (Kind::Release, Call::Release(over.claim.clone(), over.grant.clone(), over.next.clone()))
+            }
+            _ => return,
+        };
+        self.calls += 1;
+        let id = CallId(self.calls);
+        self.pending = Some(Pending { id, kind, issued_at: now, look_again: false });
+        self.outputs.push_back(Output::Call(id, call));
+    }
+
+    fn begin_outage(&mut self, now: BootInstant) {
+        let State::Leading(term) = &self.state else { return };
+        if term.stopping.is_none() && now >= self.config.timing.outage_at(term.deadline) {
+            let until = Some(term.deadline);
+            self.begin_stop(StopReason::Outage, until);
+        }
+    }
+
+    // ---- answers ----
+
+    fn answered(&mut self, now: BootInstant, pending: Pending, answer: Answer) {
+        let kind = pending.kind;
+        let look_again = pending.look_again;
+        match (kind, answer) {
+            (Kind::Acquire, Answer::Acquire(Ok(acquired))) => {
+                self.recovered();
+                self.acquired(now, pending.issued_at, acquired);
+            }
+            (Kind::Renew, Answer::Renew(Ok(renewed))) => {
+                self.recovered();
+                self.renewed(now, pending.issued_at, renewed);
+            }
+            (Kind::Release, Answer::Release(Ok(()))) => self.released(now),
+            (Kind::ReadHandover, Answer::ReadHandover(Ok(request))) => self.handover_read(now, request),
+            (_, Answer::Acquire(Err(error)) | Answer::Renew(Err(error)))
+            | (_, Answer::Release(Err(error)) | Answer::ReadHandover(Err(error))) => {
+                self.failed(now, kind, error)
+            }
+            (kind, answer) => {
+                // A driver that mixes up answers proves nothing.
+                let error = Error::new(ErrorKind::Internal, format!("{kind:?} was answered by {answer:?}"));
+                self.failed(now, kind, error);
+            }
+        }
+        if look_again {
+            self.look(now);
+        }
+    }
+
+    fn recovered(&mut self) {
+        if self.failures > 0 {
+            self.failures = 0;
+            self.event(Event::Recovered);
+        }
+    }
+
+    fn failed(&mut self, now: BootInstant, kind: Kind, error: Error) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = self.config.timing.retry_after(self.failures, self.rng.jitter());
+        let again = now + pause;
+        match (&mut self.state, kind) {
+            (State::Campaigning { next_try, .. }, Kind::Acquire) => *next_try = again,
+            (State::Leading(term), Kind::Renew) => term.next_renew = again,
+            (State::Leading(term), Kind::ReadHandover) => term.read_handover = Some(again),
+            (State::Over(over), Kind::Release) => {
+                over.release_at = again;
+                if again >= over.give_up_at {
+                    self.released(now);
+                }
+            }
+            _ => {}
+        }
+        self.event(Event::Trouble(error));
+    }
+
+    fn acquired(&mut self, now: BootInstant, issued_at: BootInstant, acquired: Acquired) {
+        let State::Campaigning { claim, next_try } = &mut self.state else { return };
+        match acquired {
+            Acquired::Held { observation, try_again } => {
+                *next_try = try_again.max(now + self.config.timing.retry_pause / 8);
+                self.show(observation.leader);
+            }
+            Acquired::Granted(grant) => {
+                let timing = self.config.timing;
+                let proven_at = issued_at.min(grant.sent_at);
+                let deadline = timing.deadline(proven_at, grant.ttl);
+                let claim = claim.clone();
+                if now >= timing.outage_at(deadline) {
+                    // Too late to be of use: its work would be told to stop before it started.
+                    self.over(now, claim, Some(grant), false, self.config.timing.retry_pause);
+                    return;
+                }
+                self.last_nonce = Some(claim.nonce);
+                self.shown = None;
+                self.state = State::Leading(Box::new(Term {
+                    next_renew: timing.renew_at(proven_at, self.rng.jitter()),
+                    read_handover: None,
+                    looked_at: BootInstant::ZERO,
+                    claim,
+                    proven_at,
+                    deadline,
+                    stopping: None,
+                    work_stopped: false,
+                    grant: grant.clone(),
+                }));
+                self.event(Event::Elected(grant, deadline));
+            }
+        }
+    }
+
+    fn renewed(&mut self, now: BootInstant, issued_at: BootInstant, renewed: Renewed) {
+        let State::Leading(term) = &mut self.state else { return };
+        match renewed {
+            Renewed::Lost(observation) => {
+                let leader = observation.leader;
+                self.lose(now, LossReason::Superseded(leader.clone()));
+                self.show(leader);
+            }
+            Renewed::Extended { sent_at, ttl } => {
+                let proven_at = issued_at.min(sent_at);
+                let deadline = self.config.timing.deadline(proven_at, ttl);
+                term.next_renew = self
+                    .config
+                    .timing
+                    .renew_at(proven_at, self.rng.jitter())
+                    .max(now + self.config.timing.retry_pause / 8);
+                if deadline > term.deadline {
+                    term.proven_at = proven_at;
+                    term.deadline = deadline;
+                    if let Some(Stopping { reason: StopReason::Outage, until }) = &mut term.stopping {
+                        // Being told is final, but a later deadline leaves more time to stop in.
+                        *until = Some(deadline);
+                    }
+                    self.event(Event::Extended(deadline));
+                }
+            }
+        }
+    }
+
+    fn handover_read(&mut self, now: BootInstant, request: Option<HandoverRequest>) {
+        let State::Leading(term) = &self.state else { return };
+        if let Some(request) = request
+            && Some(request.token) == term.grant.token
+        {
+            self.stop(now, StopReason::Handover(request.to));
+        }
+    }
+
+    fn look(&mut self, now: BootInstant) {
+        match (&mut self.state, &mut self.pending) {
+            (State::Campaigning { .. } | State::Leading(_), Some(pending)) => pending.look_again = true,
+            (State::Campaigning { next_try, .. }, None) => *next_try = now,
+            (State::Leading(term), None) => {
+                let at = now.max(term.looked_at + self.config.timing.retry_pause / 8);
+                term.looked_at = at;
+                term.next_renew = term.next_renew.min(at);
+                term.read_handover = Some(at);
+            }
+            _ => {}
+        }
+    }
+
+    // ---- the end of a term ----
+
+    fn stop(&mut self, now: BootInstant, reason: StopReason) {
+        if reason == StopReason::Shutdown {
+            self.shutdown = true;
+        }
+        match &self.state {
+            State::Waiting { .. } | State::Over(_) | State::Ended => {}
+            State::Campaigning { claim, .. } => {
+                if self.shutdown {
+                    let claim = claim.clone();
+                    self.over(now, claim, None, false, Duration::ZERO);
+                }
+            }
+            State::Leading(term) => {
+                if term.stopping.is_none() {
+                    let until = self.config.timing.drain.map(|drain| now + drain);
+                    self.begin_stop(reason, until);
+                }
+            }
+        }
+    }
+
+    fn begin_stop(&mut self, reason: StopReason, until: Option<BootInstant>) {
+        let State::Leading(term) = &mut self.state else { return };
+        term.stopping = Some(Stopping { reason: reason.clone(), until });
+        self.event(Event::Stopping { reason, until });
+    }
+
+    fn work_stopped(&mut self, now: BootInstant) {
+        match &mut self.state {
+            State::Leading(term) => {
+                term.work_stopped = true;
+                if term.stopping.is_none() {
+                    self.begin_stop(StopReason::Resigned, Some(now));
+                }
+            }
+            State::Over(over) => over.work_running = false,
+            _ => {}
+        }
+    }
+
+    /// Invalid first, then the release; a renewal under way is awaited, so that the release is the last word.
+    fn finish_term(&mut self, now: BootInstant) {
+        let State::Leading(term) = &self.state else { return };
+        if let Some(stopping) = &term.stopping
+            && term.work_stopped
+            && self.pending.as_ref().is_none_or(|pending| pending.kind != Kind::Renew)
+        {
+            let reason = stopping.reason.clone();
+            self.lose(now, LossReason::Stopped(reason));
+        }
+    }
+
+    fn lose(&mut self, now: BootInstant, reason: LossReason) {
+        let State::Leading(term) = &self.state else { return };
+        let term = (**term).clone();
+        self.event(Event::Lost(reason.clone()));
+        let timing = self.config.timing;
+        let pause = match &reason {
+            LossReason::Stopped(StopReason::Resigned | StopReason::Handover(_) | StopReason::Stalled)
+            | LossReason::DrainOverran(_) => timing.resign_pause(self.rng.jitter()),
+            LossReason::Stopped(_) | LossReason::Expired | LossReason::Superseded(_) => {
+                timing.retry_after(1, self.rng.jitter())
+            }
+        };
+        let gone_at = timing.gone_from_store_at(term.proven_at, self.config.takeover_max);
+        self.over(now, term.claim, Some(term.grant), !term.work_stopped, pause);
+        let State::Over(over) = &mut self.state else { return };
+        over.give_up_at = gone_at;
+        match reason {
+            LossReason::Stopped(StopReason::Handover(to)) => over.next = to,
+            // What the work may have left running must not see a successor before the lease has run out.
+            LossReason::DrainOverran(_) => over.release_at = gone_at,
+            _ => {}
+        }
+    }
+
+    fn over(
+        &mut self,
+        now: BootInstant,
+        claim: Claim,
+        grant: Option<Grant>,
+        work_running: bool,
+        pause: Duration,
+    ) {
+        if let Some(pending) = self.pending.take() {
+            self.outputs.push_back(Output::Cancel(pending.id));
+        }
+        // Without a grant the release is a courtesy: it is tried once.
+        let give_up_at = match &grant {
+            Some(grant) => self.config.timing.gone_from_store_at(grant.sent_at, self.config.takeover_max),
+            None => now,
+        };
+        self.state = State::Over(Box::new(Over {
+            claim,
+            grant,
+            next: None,
+            work_running,
+            release_at: now,
+            give_up_at,
+            pause,
+        }));
+    }
+
+    fn released(&mut self, now: BootInstant) {
+        let State::Over(over) = &self.state else { return };
+        self.state = State::Waiting { until: now + over.pause };
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.event(Event::Ended);
+    }
+
+    // ---- reports ----
+
+    fn show(&mut self, leader: Option<Leader>) {
+        let same = match (&self.shown, &leader) {
+            (None, None) => true,
+            (Some(old), Some(new)) => old.contender == new.contender && old.token == new.token,
+            _ => false,
+        };
+        if same {
+            return;
+        }
+        if let Some(leader) = &leader
+            && leader.contender.id == self.config.id.as_str()
+            && leader.contender.nonce.is_some()
+            && leader.contender.nonce != self.last_nonce
+        {
+            self.event(Event::SameId(leader.clone()));
+        }
+        self.shown.clone_from(&leader);
+        self.event(Event::LeaderChanged(leader));
+    }
+
+    fn event(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+}

@@ -1,0 +1,297 @@
+//! The lease protocol of the record stores: what to write and when. The calls are the adapter's, the bytes the store's.
+//!
+//! A store holds one record per election. A grant lives by compare-and-swap alone: *the success reply of a swap that
+//! really changed the record is the only proof*, the deadline counts from its send, and a challenger waits the
+//! record's whole ttl on its own clock from its first full sight of a version. No wall clock of anyone takes part.
+
+use core::fmt::Debug;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{BoxFuture, BoxStream, Claim, Contender, Leader, Note, Observation, Stored, Swapped};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guarantees::Guarantees;
+use crate::ids::{Authority, CandidateId, ElectionName, FencingToken, Nonce};
+use crate::time::BootInstant;
+use crate::timing::challenge_after;
+
+/// The version of the stored format. A newer one is refused unchanged.
+pub const FORMAT: u32 = 1;
+
+/// Which record of an election.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct RecordKey {
+    /// The election.
+    pub election: ElectionName,
+    /// `None`: the election's own record.
+    pub note: Option<Note>,
+}
+
+/// What happens to the token beside a record when it is swapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum TokenRule {
+    /// It stays.
+    Keep,
+    /// It becomes greater than every token this record ever had: `max(old + 1, the store's clock in µs)`, or the
+    /// next number of a counter that never goes back.
+    Raise,
+    /// It becomes this.
+    Set(FencingToken),
+}
+
+/// A store of records. Three calls, and two for stores that notice a holder's death.
+pub trait RecordStore: Debug + Send + Sync + 'static {
+    /// What this store promises.
+    fn guarantees(&self) -> &Guarantees;
+
+    /// The identity of the store, stable as long as its tokens rise.
+    fn authority(&self) -> Authority;
+
+    /// True if the absence of a record is no reason to wait, because a leader sees a deletion at once.
+    fn trusts_absence(&self) -> bool {
+        false
+    }
+
+    /// Reads a record whole; `None` if there is none.
+    fn read<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<Option<Stored>>>;
+
+    /// Writes `body` if the record still is `expected` (`None`: absent), version and token together. Every success
+    /// gives the record a version that it never had.
+    fn swap<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        expected: Option<&'a Stored>,
+        token: TokenRule,
+        body: Vec<u8>,
+    ) -> BoxFuture<'a, Result<Swapped>>;
+
+    /// Hints that some record of the election changed; see [`Backend::watch`](crate::Backend::watch).
+    fn changes<'a>(&'a self, election: &'a ElectionName) -> Option<BoxStream<'a, Result<()>>>;
+
+    /// Takes the lock that this campaign keeps as long as its process lives, and describes it for others. Called
+    /// before each acquiring swap; idempotent.
+    fn hold<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Option<String>>> {
+        let _ = claim;
+        Box::pin(core::future::ready(Ok(None)))
+    }
+
+    /// Lets go of that lock.
+    fn let_go(&self, claim: &Claim) {
+        let _ = claim;
+    }
+
+    /// True only if the described holder's process is certainly gone. Any doubt is `false`.
+    fn is_gone<'a>(&'a self, election: &'a ElectionName, holder: &'a Holder) -> BoxFuture<'a, bool> {
+        let _ = (election, holder);
+        Box::pin(core::future::ready(false))
+    }
+
+    /// The campaigns that stand for election, where the store can tell.
+    fn candidates<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Option<Vec<Contender>>>> {
+        let _ = election;
+        Box::pin(core::future::ready(Ok(None)))
+    }
+}
+
+/// Who holds a record.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct Holder {
+    /// The candidate's name.
+    pub id: CandidateId,
+    /// Its campaign.
+    pub nonce: Nonce,
+    /// Its advertised address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// When it was elected by its own wall clock. For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_unix_ms: Option<u64>,
+    /// The lock that its process keeps, as the store describes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness: Option<String>,
+}
+
+/// The body of an election's record.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct Record {
+    v: u32,
+    /// Who holds it; `None`: nobody.
+    pub holder: Option<Holder>,
+    /// How long a grant lasts after it was written, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who shall be preferred for one ttl after a release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<CandidateId>,
+}
+
+impl Record {
+    /// A record that nobody holds.
+    pub fn unheld(ttl: Duration, next: Option<CandidateId>) -> Record {
+        Record { v: FORMAT, holder: None, ttl_ms: ttl_ms(ttl), next }
+    }
+
+    /// A record held by `holder`.
+    pub fn held(holder: Holder, ttl: Duration) -> Record {
+        Record { v: FORMAT, holder: Some(holder), ttl_ms: ttl_ms(ttl), next: None }
+    }
+
+    /// The bytes to store.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// How long a grant lasts after it was written.
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+}
+
+fn ttl_ms(ttl: Duration) -> u64 {
+    ttl.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// What stands in the store, read whole.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Seen {
+    /// Nothing.
+    Absent,
+    /// A record of ours.
+    Record(Stored, Record),
+    /// Something that cannot be understood: counts as held by an unknown holder.
+    Unreadable(Stored),
+}
+
+impl Seen {
+    /// Understands what was read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if a newer release wrote it: it is refused unchanged.
+    pub fn new(stored: Option<Stored>) -> Result<Seen> {
+        #[derive(Deserialize)]
+        struct Version {
+            v: u32,
+        }
+        let Some(stored) = stored else { return Ok(Seen::Absent) };
+        match serde_json::from_slice::<Version>(&stored.body) {
+            Ok(Version { v }) if v > FORMAT => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the record has format {v}, newer than {FORMAT}, which this release understands; update this program"
+                ),
+            )),
+            _ => match serde_json::from_slice::<Record>(&stored.body) {
+                Ok(record) => Ok(Seen::Record(stored, record)),
+                Err(_) => Ok(Seen::Unreadable(stored)),
+            },
+        }
+    }
+
+    /// What was read, for the `expected` of a swap.
+    pub fn stored(&self) -> Option<&Stored> {
+        match self {
+            Seen::Absent => None,
+            Seen::Record(stored, _) | Seen::Unreadable(stored) => Some(stored),
+        }
+    }
+
+    /// Who holds it, as far as can be read.
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Seen::Record(_, record) => record.holder.as_ref(),
+            Seen::Absent | Seen::Unreadable(_) => None,
+        }
+    }
+
+    /// The report for people.
+    pub fn observation(&self) -> Observation {
+        let leader = match self {
+            Seen::Record(stored, Record { holder: Some(holder), .. }) => Some(Leader {
+                contender: Contender {
+                    id: holder.id.to_string(),
+                    nonce: Some(holder.nonce),
+                    address: holder.address.clone(),
+                },
+                token: Some(FencingToken(stored.token)),
+                since_unix_ms: holder.since_unix_ms,
+            }),
+            _ => None,
+        };
+        Observation { leader, candidates: None }
+    }
+}
+
+/// What a candidate does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Move {
+    /// Create the record, held by nobody. Creation never acquires: read again afterwards.
+    Create,
+    /// Swap what was seen for a record held by this campaign, with a raised token.
+    Take,
+    /// The record is this campaign's, the answer that said so was lost: prove it by a swap of its own.
+    Confirm,
+    /// Wait; look again at this moment or when something changes.
+    Wait(BootInstant),
+}
+
+/// One campaign's memory of what it saw, and since when.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Default)]
+pub struct Challenger {
+    sight: Option<(u64, BootInstant)>,
+}
+
+impl Challenger {
+    /// Decides what `claim` does about what it saw. `read_at` is a moment *after* the record was fully read; `gone` says that the
+    /// holder's process is certainly dead.
+    pub fn judge(
+        &mut self,
+        claim: &Claim,
+        seen: &Seen,
+        read_at: BootInstant,
+        gone: bool,
+        store: &dyn RecordStore,
+    ) -> Move {
+        let Some(stored) = seen.stored() else {
+            self.sight = None;
+            return Move::Create;
+        };
+        let since = match self.sight {
+            Some((version, since)) if version == stored.version => since,
+            _ => {
+                self.sight = Some((stored.version, read_at));
+                read_at
+            }
+        };
+        let slack = store.guarantees().expiry_slack;
+        let wait = |ttl: Duration| {
+            let until = since + challenge_after(ttl, slack);
+            if read_at >= until { Move::Take } else { Move::Wait(until) }
+        };
+        match seen {
+            Seen::Absent => Move::Create,
+            // Whoever holds it may have asked for the same ttl as this candidate; nothing better is known.
+            Seen::Unreadable(_) => wait(claim.ttl),
+            Seen::Record(stored, record) => match &record.holder {
+                Some(holder) if holder.id == claim.id && holder.nonce == claim.nonce => Move::Confirm,
+                Some(_) if gone => Move::Take,
+                Some(_) => wait(record.ttl()),
+                None if stored.token == 0 && !store.trusts_absence() => wait(claim.ttl.max(record.ttl())),
+                None => match &record.next {
+                    Some(next) if *next != claim.id => wait(record.ttl()),
+                    _ => Move::Take,
+                },
+            },
+        }
+    }
+}
+
+/// Whether what stands in the store still is the grant with `token` of `claim`. If it is, a renewal that met a
+/// conflict met a write of its own whose answer was lost, and may swap what it saw; only that swap counts.
+pub fn still_held(claim: &Claim, token: FencingToken, seen: &Seen) -> bool {
+    match seen {
+        Seen::Record(stored, Record { holder: Some(holder), .. }) => {
+            holder.id == claim.id && holder.nonce == claim.nonce && stored.token == token.0
+        }
+        _ => false,
+    }
+}
