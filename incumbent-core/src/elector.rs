@@ -47,6 +47,11 @@ pub enum Input {
     Stop(StopReason),
     /// The work of the current term is confirmed stopped: not running, and never to run again.
     WorkStopped,
+    /// Someone saw the deadline pass before an extension of it was published: the term is over.
+    Expired,
+    /// Whoever could confirm that the work stopped is gone. The term is over, its grant runs out, and there is no
+    /// further campaign.
+    Abandoned,
 }
 
 /// The answer to a [`Call`] of the same name.
@@ -256,6 +261,8 @@ impl Elector {
             Input::Look => self.look(now),
             Input::Stop(reason) => self.stop(now, reason),
             Input::WorkStopped => self.work_stopped(now),
+            Input::Expired => self.lose(now, LossReason::Expired),
+            Input::Abandoned => self.abandoned(now),
         }
         self.advance(now);
     }
@@ -561,6 +568,14 @@ impl Elector {
             }
             State::Over(over) => over.work_running = false,
             _ => {}
+        }
+    }
+
+    fn abandoned(&mut self, now: BootInstant) {
+        self.stop(now, StopReason::Shutdown);
+        self.lose(now, LossReason::DrainOverran(StopReason::Shutdown));
+        if let State::Over(over) = &mut self.state {
+            over.work_running = false;
         }
     }
 
