@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Bundle};
 use crate::ports::Port;
 use crate::reaper::run_dir;
+use crate::stall::Stall;
+use crate::tls::Certificates;
 use member::Member;
 pub use options::Options;
 
@@ -54,6 +56,7 @@ pub struct Etcd {
     bin: PathBuf,
     dir: PathBuf,
     members: Vec<Member>,
+    certificates: Option<Certificates>,
     auth_enabled: bool,
 }
 
@@ -74,9 +77,10 @@ impl Etcd {
         loop {
             attempts -= 1;
             let dir = run_dir("etcd");
-            let members = Member::plan(&options, &dir);
-            let mut etcd =
-                Etcd { options: options.clone(), bin: bin.clone(), dir, members, auth_enabled: false };
+            let certificates = options.tls.then(|| Certificates::make(&dir));
+            let members = Member::plan(&options, &dir, certificates.as_ref());
+            let (options, bin) = (options.clone(), bin.clone());
+            let mut etcd = Etcd { options, bin, dir, members, certificates, auth_enabled: false };
             match etcd.start_all() {
                 Ok(()) => return Ok(etcd),
                 Err(StartError::PortTaken) if attempts > 0 => {}
@@ -104,13 +108,29 @@ impl Etcd {
         self.members.iter().map(|member| member.client.addr().to_string()).collect()
     }
 
-    /// The URL that gives `incumbent` all endpoints.
+    /// The URL that gives `incumbent` all endpoints, and what it needs to be let in.
     pub fn url(&self) -> String {
         let user = match &self.options.user {
             Some((user, password)) => format!("{user}:{password}@"),
             None => String::new(),
         };
-        format!("etcd://{user}{}", self.endpoints().join(","))
+        let mut url = format!("etcd://{user}{}", self.endpoints().join(","));
+        if let Some(tls) = &self.certificates {
+            url.push_str(&format!("?tls=on&ca={}", tls.ca.display()));
+            if self.options.client_auth {
+                url.push_str(&format!(
+                    "&cert={}&key={}",
+                    tls.client_cert.display(),
+                    tls.client_key.display()
+                ));
+            }
+        }
+        url
+    }
+
+    /// The certificates in use, if TLS is.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     /// The number of members.
@@ -157,6 +177,12 @@ impl Etcd {
     #[track_caller]
     pub fn resume(&mut self, i: usize) {
         self.members[i].resume();
+    }
+
+    /// Makes each `fdatasync` of member `i` begin `delay` late for as long as the answer lives.
+    #[track_caller]
+    pub fn stall_fsync(&self, i: usize, delay: Duration) -> Stall {
+        Stall::fdatasync(self.pid(i), delay)
     }
 
     /// Starts member `i` again on its data, killing it first if it runs, and waits until all running members serve.
@@ -246,7 +272,15 @@ impl Etcd {
 
     fn etcdctl_to(&self, endpoints: &str) -> Command {
         let mut command = Command::new(self.bin.join("etcdctl"));
-        command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoints);
+        command.env("ETCDCTL_API", "3");
+        match &self.certificates {
+            None => command.env("ETCDCTL_ENDPOINTS", endpoints),
+            Some(tls) => command
+                .env("ETCDCTL_ENDPOINTS", format!("https://{}", endpoints.replace(',', ",https://")))
+                .env("ETCDCTL_CACERT", &tls.ca)
+                .env("ETCDCTL_CERT", &tls.client_cert)
+                .env("ETCDCTL_KEY", &tls.client_key),
+        };
         if self.auth_enabled {
             command.env("ETCDCTL_USER", format!("root:{ROOT_PASSWORD}"));
         }

@@ -29,7 +29,7 @@ while read -r op pid; do
     for p in $live; do [ "$p" = "$pid" ] || rest="$rest $p"; done
     live=$rest
 done
-for p in $live; do kill -KILL -- "-$p"; done
+for p in $live; do kill -s KILL -- "-$p"; done
 rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }
 "#;
 

@@ -14,6 +14,7 @@ use crate::clock::wait_until;
 use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::reaper;
+use crate::tls::Certificates;
 
 #[derive(Debug)]
 pub(super) struct Member {
@@ -28,15 +29,16 @@ pub(super) struct Member {
 
 impl Member {
     /// The members of a cluster, each with its ports and flags; none runs yet.
-    pub(super) fn plan(options: &Options, dir: &Path) -> Vec<Member> {
+    pub(super) fn plan(options: &Options, dir: &Path, tls: Option<&Certificates>) -> Vec<Member> {
         let data = options.data.as_deref().unwrap_or(dir);
         let ports: Vec<(Port, Port)> = (0..options.members).map(|_| reserve_ports()).collect();
         let cluster: Vec<String> =
             ports.iter().enumerate().map(|(i, (_, peer))| format!("n{i}=http://{}", peer.addr())).collect();
         let cluster = cluster.join(",");
         let member = |(i, (client, peer)): (usize, (Port, Port))| {
-            let (client_url, peer_url) =
-                (format!("http://{}", client.addr()), format!("http://{}", peer.addr()));
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            let client_url = format!("{scheme}://{}", client.addr());
+            let peer_url = format!("http://{}", peer.addr());
             let mut args = vec![
                 format!("--name=n{i}"),
                 format!("--data-dir={}", data.join(format!("n{i}")).display()),
@@ -48,6 +50,14 @@ impl Member {
                 "--logger=zap".to_owned(),
                 "--log-level=warn".to_owned(),
             ];
+            if let Some(tls) = tls {
+                args.push(format!("--cert-file={}", tls.server_cert.display()));
+                args.push(format!("--key-file={}", tls.server_key.display()));
+                args.push(format!("--trusted-ca-file={}", tls.ca.display()));
+                if options.client_auth {
+                    args.push("--client-cert-auth".to_owned());
+                }
+            }
             args.extend(options.flags.iter().cloned());
             let log = dir.join(format!("n{i}.log"));
             Member { name: format!("n{i}"), client, paused: false, args, log, child: None, _peer: peer }

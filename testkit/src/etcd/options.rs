@@ -14,11 +14,21 @@ pub struct Options {
     pub(super) flags: Vec<String>,
     pub(super) data: Option<PathBuf>,
     pub(super) user: Option<(String, String)>,
+    pub(super) tls: bool,
+    pub(super) client_auth: bool,
 }
 
 impl Options {
     pub(super) fn new(version: Version, members: usize) -> Options {
-        Options { version, members, flags: Vec::new(), data: None, user: None }
+        Options {
+            version,
+            members,
+            flags: Vec::new(),
+            data: None,
+            user: None,
+            tls: false,
+            client_auth: false,
+        }
     }
 
     /// Heartbeats each 10 ms and elections after 100 ms, instead of 100 ms and 1 s. A lease then lives at least
@@ -43,6 +53,18 @@ impl Options {
     pub fn auth(mut self, user: impl Into<String>, password: impl Into<String>) -> Options {
         self.user = Some((user.into(), password.into()));
         self
+    }
+
+    /// Serves clients with TLS only, with certificates of [`Etcd::certificates`].
+    pub fn tls(mut self) -> Options {
+        self.tls = true;
+        self
+    }
+
+    /// TLS, and only clients that show a certificate of the same authority are served.
+    pub fn client_auth(mut self) -> Options {
+        self.client_auth = true;
+        self.tls()
     }
 
     /// Fetches the version if need be, starts the servers and waits until all of them serve.
