@@ -5,7 +5,7 @@
 //! stays reserved for as long as the [`Port`] lives, also while its server is down, by an abstract socket of
 //! that number: one name space per network stack, gone with the process whatever kills it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +18,7 @@ const COUNT: u32 = 20_000;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    _reservation: Option<reservation::Reservation>,
+    _reservation: reservation::Reservation,
 }
 
 impl Port {
@@ -30,17 +30,11 @@ impl Port {
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
             let number = (FIRST + start.wrapping_add(step) % COUNT) as u16;
-            if let Some(port) = Port::reserve_number(number) {
-                return port;
+            if let Ok(reservation) = reservation::take(number) {
+                return Port { number, _reservation: reservation };
             }
         }
         panic!("no free port between {FIRST} and {} on 127.0.0.1", FIRST + COUNT);
-    }
-
-    fn reserve_number(number: u16) -> Option<Port> {
-        let reservation = reservation::take(number).ok()?;
-        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Port { number, _reservation: reservation })
     }
 
     /// The number.
@@ -57,14 +51,23 @@ impl Port {
 #[cfg(target_os = "linux")]
 mod reservation {
     use std::io;
+    use std::net::{Ipv4Addr, SocketAddrV4};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
 
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
     pub(super) type Reservation = UnixListener;
 
-    pub(super) fn take(number: u16) -> io::Result<Option<Reservation>> {
+    pub(super) fn take(number: u16) -> io::Result<Reservation> {
         let name = SocketAddr::from_abstract_name(format!("incumbent-testkit-port-{number}"))?;
-        UnixListener::bind_addr(&name).map(Some)
+        let reservation = UnixListener::bind_addr(&name)?;
+        // Could a server bind it? The socket never listens: another thread may be starting a process just now, which
+        // holds a copy of it for a moment, and a copy that listened would be in the server's way.
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
+        Ok(reservation)
     }
 }
 
@@ -72,10 +75,11 @@ mod reservation {
 mod reservation {
     //! No abstract sockets here: the port is only known to be free now.
     use std::io;
+    use std::net::{Ipv4Addr, TcpListener};
 
-    pub(super) type Reservation = std::convert::Infallible;
+    pub(super) type Reservation = ();
 
-    pub(super) fn take(_number: u16) -> io::Result<Option<Reservation>> {
-        Ok(None)
+    pub(super) fn take(number: u16) -> io::Result<Reservation> {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).map(drop)
     }
 }
