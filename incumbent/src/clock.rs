@@ -20,6 +20,13 @@ pub fn now() -> BootInstant {
     BootInstant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// The time of day in milliseconds since 1970, for people. No decision may use it.
+#[expect(clippy::disallowed_methods, reason = "shown to people only")]
+pub(crate) fn unix_ms() -> Option<u64> {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    since_1970.as_millis().try_into().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -1,4 +1,38 @@
 //! Leader election with fencing tokens: exactly one replica does the job.
+//!
+//! ```
+//! # async fn charge_subscriptions(_: &incumbent::Leadership) {}
+//! # async fn demo() -> incumbent::Result<()> {
+//! let election = incumbent::connect("memory:").await?.election("billing");
+//! election.candidate("pod-7").advertise("10.0.0.7:8080").run(async |leadership| {
+//!     charge_subscriptions(&leadership).await // dropped when the term ends; check() before each critical step
+//! }).await?;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(demo()).unwrap();
+//! ```
 
-mod backend;
+pub mod backend;
+mod campaign;
+mod candidate;
+mod checkpoint;
 pub mod clock;
+mod connection;
+mod driver;
+mod handover;
+mod leadership;
+mod observer;
+mod thread;
+mod url;
+
+pub use campaign::{Campaign, CampaignEvent};
+pub use candidate::Candidate;
+pub use checkpoint::{CHECKPOINT_MAX, Checkpoint};
+pub use connection::{Connection, Election, connect, connect_with};
+pub use leadership::{Leadership, Lost, Stopping};
+pub use observer::Observer;
+
+pub use incumbent_core::{
+    Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, FencingToken, Guarantees,
+    HighWater, Leader, LossReason, Observation, Result, Settings, StopReason, Timing,
+};

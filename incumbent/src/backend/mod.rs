@@ -1,4 +1,71 @@
-//! The authorities that grant: one module each, one feature each.
+//! The authorities that grant: one module each, one feature each, one row in [`REGISTRY`] each.
 
 #[cfg(feature = "etcd")]
 mod etcd;
+mod memory;
+mod record;
+
+use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
+
+use crate::thread::Factory;
+use crate::url::StoreUrl;
+
+/// A backend that a URL can name.
+#[derive(Debug)]
+pub struct Scheme {
+    /// What stands before the colon.
+    pub name: &'static str,
+    /// The Cargo feature that brings it; `None` if it is always there.
+    pub feature: Option<&'static str>,
+    /// A URL as an example.
+    pub example: &'static str,
+    /// What it promises; `None` if its feature is off.
+    pub guarantees: Option<fn() -> Guarantees>,
+    open: Option<Open>,
+}
+
+/// Checks a URL and says how to make the backend.
+type Open = fn(&StoreUrl, &Settings) -> Result<Factory>;
+
+/// Every backend, in the order of the tables.
+pub static REGISTRY: &[Scheme] = &[Scheme {
+    name: "memory",
+    feature: None,
+    example: "memory:",
+    guarantees: Some(memory::guarantees),
+    open: Some(memory::open),
+}];
+
+/// A URL that was understood.
+pub(crate) struct Opened {
+    pub(crate) scheme: &'static str,
+    pub(crate) factory: Factory,
+    pub(crate) settings: Settings,
+}
+
+pub(crate) fn open(url: &str, mut settings: Settings) -> Result<Opened> {
+    let url = StoreUrl::parse(url)?;
+    let Some(scheme) = REGISTRY.iter().find(|scheme| scheme.name == url.scheme) else {
+        let known: Vec<&str> = REGISTRY.iter().map(|scheme| scheme.name).collect();
+        return Err(Error::new(
+            ErrorKind::UnknownScheme,
+            format!("no backend is called {:?}; known are {}", url.scheme, known.join(", ")),
+        ));
+    };
+    let Some(open) = scheme.open else {
+        let feature = scheme.feature.unwrap_or_default();
+        return Err(Error::new(
+            ErrorKind::UnknownScheme,
+            format!(
+                "this build has no {} backend; add to Cargo.toml: incumbent = {{ version = \"{}\", features = [\"{feature}\"] }}",
+                scheme.name,
+                env!("CARGO_PKG_VERSION"),
+            ),
+        ));
+    };
+    if let Some(ttl) = url.ttl()? {
+        settings.ttl = ttl;
+    }
+    let factory = open(&url, &settings).map_err(|error| error.with_backend(scheme.name))?;
+    Ok(Opened { scheme: scheme.name, factory, settings })
+}

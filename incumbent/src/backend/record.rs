@@ -1,0 +1,281 @@
+//! The adapter that makes a [`Backend`] of a record store. It makes the calls; the protocol is the core's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use incumbent_core::record::{
+    Challenger, Holder, Move, Record, RecordKey, RecordStore, Seen, TokenRule, still_held,
+};
+use incumbent_core::{
+    Acquired, Backend, BoxFuture, BoxStream, CandidateId, Claim, ElectionName, Error, ErrorKind,
+    FencingToken, Grant, Guarantees, Nonce, Note, Observation, Renewed, Result, Stored, Swapped,
+};
+
+use crate::clock;
+
+/// Moves of one attempt that follow each other without waiting: create, read, take, and two lost races.
+const MOVES: usize = 6;
+
+/// A record store as a backend.
+pub(crate) struct RecordBackend<S> {
+    store: S,
+    campaigns: Mutex<BTreeMap<(ElectionName, Nonce), Campaign>>,
+}
+
+/// What one campaign remembers between its calls.
+#[derive(Default)]
+struct Campaign {
+    challenger: Challenger,
+    /// The version of the record that this campaign wrote or saw last.
+    known: Option<u64>,
+    /// The version of the hand-over note that it saw last.
+    asked: Option<u64>,
+    /// The record as this campaign wrote it, while it leads.
+    mine: Option<Stored>,
+}
+
+impl<S: RecordStore> RecordBackend<S> {
+    pub(crate) fn new(store: S) -> RecordBackend<S> {
+        RecordBackend { store, campaigns: Mutex::default() }
+    }
+
+    fn campaigns(&self) -> MutexGuard<'_, BTreeMap<(ElectionName, Nonce), Campaign>> {
+        self.campaigns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, claim: &Claim, change: impl FnOnce(&mut Campaign) -> T) -> T {
+        change(self.campaigns().entry((claim.election.clone(), claim.nonce)).or_default())
+    }
+
+    async fn see(&self, key: &RecordKey) -> Result<Seen> {
+        Seen::new(self.store.read(key).await?)
+    }
+
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let key = election_key(&claim.election);
+        let liveness = self.store.hold(claim).await?;
+        for _ in 0..MOVES {
+            let seen = self.see(&key).await?;
+            let read_at = clock::now();
+            let gone = match seen.holder() {
+                Some(holder) if holder.nonce != claim.nonce => {
+                    self.store.is_gone(&claim.election, holder).await
+                }
+                _ => false,
+            };
+            let next = self.with(claim, |campaign| {
+                campaign.known = seen.stored().map(|stored| stored.version);
+                campaign.challenger.judge(claim, &seen, read_at, gone, &self.store)
+            });
+            let (token, record) = match next {
+                Move::Wait(try_again) => {
+                    let observation = self.observation(&claim.election, &seen).await?;
+                    return Ok(Acquired::Held { observation, try_again });
+                }
+                Move::Create => (TokenRule::Keep, Record::unheld(claim.ttl, None)),
+                Move::Take => (TokenRule::Raise, Record::held(holder(claim, liveness.clone()), claim.ttl)),
+                Move::Confirm => match &seen {
+                    Seen::Record(_, record) => (TokenRule::Keep, record.clone()),
+                    Seen::Absent | Seen::Unreadable(_) => continue,
+                },
+            };
+            let body = record.encode();
+            let swapped = self.store.swap(&key, seen.stored(), token, body.clone()).await?;
+            let Swapped::Done { version, token, sent_at } = swapped else { continue };
+            let stored = Stored { version, token, body };
+            if next == Move::Create {
+                self.with(claim, |campaign| campaign.known = Some(version));
+                continue;
+            }
+            self.with(claim, |campaign| {
+                campaign.known = Some(version);
+                campaign.mine = Some(stored);
+            });
+            let token = Some(FencingToken(token));
+            return Ok(Acquired::Granted(Grant {
+                token,
+                authority: self.store.authority(),
+                sent_at,
+                ttl: record.ttl(),
+            }));
+        }
+        let seen = self.see(&key).await?;
+        let observation = self.observation(&claim.election, &seen).await?;
+        Ok(Acquired::Held { observation, try_again: clock::now() })
+    }
+
+    async fn extend(&self, claim: &Claim, grant: &Grant) -> Result<Renewed> {
+        let key = election_key(&claim.election);
+        let token = grant.token.unwrap_or(FencingToken(0));
+        for _ in 0..2 {
+            if let Some(mine) = self.with(claim, |campaign| campaign.mine.clone()) {
+                let swapped = self.store.swap(&key, Some(&mine), TokenRule::Keep, mine.body.clone()).await?;
+                if let Swapped::Done { version, token, sent_at } = swapped {
+                    self.with(claim, |campaign| {
+                        campaign.known = Some(version);
+                        campaign.mine = Some(Stored { version, token, body: mine.body });
+                    });
+                    return Ok(Renewed::Extended { sent_at, ttl: grant.ttl });
+                }
+            }
+            let seen = self.see(&key).await?;
+            let still = still_held(claim, token, &seen);
+            self.with(claim, |campaign| {
+                campaign.known = seen.stored().map(|stored| stored.version);
+                campaign.mine = seen.stored().filter(|_| still).cloned();
+            });
+            if !still {
+                return Ok(Renewed::Lost(self.observation(&claim.election, &seen).await?));
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the record is being written by others; trying again"))
+    }
+
+    async fn give_back(&self, claim: &Claim, next: Option<&CandidateId>) -> Result<()> {
+        let key = election_key(&claim.election);
+        for _ in 0..MOVES {
+            let seen = self.see(&key).await?;
+            let own =
+                seen.holder().is_some_and(|holder| holder.id == claim.id && holder.nonce == claim.nonce);
+            if own {
+                let record = Record::unheld(claim.ttl, next.cloned());
+                let swapped = self.store.swap(&key, seen.stored(), TokenRule::Keep, record.encode()).await?;
+                if swapped == Swapped::Conflict {
+                    continue;
+                }
+            }
+            self.campaigns().remove(&(claim.election.clone(), claim.nonce));
+            self.store.let_go(claim);
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the record is being written by others; trying again"))
+    }
+
+    async fn observation(&self, election: &ElectionName, seen: &Seen) -> Result<Observation> {
+        let mut observation = seen.observation();
+        observation.candidates = self.store.candidates(election).await?;
+        Ok(observation)
+    }
+}
+
+fn holder(claim: &Claim, liveness: Option<String>) -> Holder {
+    Holder {
+        id: claim.id.clone(),
+        nonce: claim.nonce,
+        address: claim.address.clone(),
+        since_unix_ms: clock::unix_ms(),
+        liveness,
+    }
+}
+
+fn election_key(election: &ElectionName) -> RecordKey {
+    RecordKey { election: election.clone(), note: None }
+}
+
+fn note_key(election: &ElectionName, note: Note) -> RecordKey {
+    RecordKey { election: election.clone(), note: Some(note) }
+}
+
+impl<S: RecordStore> Backend for RecordBackend<S> {
+    fn guarantees(&self) -> &Guarantees {
+        self.store.guarantees()
+    }
+
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Acquired>> {
+        Box::pin(self.acquire(claim))
+    }
+
+    fn renew<'a>(&'a self, claim: &'a Claim, grant: &'a Grant) -> BoxFuture<'a, Result<Renewed>> {
+        Box::pin(self.extend(claim, grant))
+    }
+
+    fn release<'a>(
+        &'a self,
+        claim: &'a Claim,
+        _grant: Option<&'a Grant>,
+        next: Option<&'a CandidateId>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.give_back(claim, next))
+    }
+
+    fn observe<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Observation>> {
+        Box::pin(async move {
+            let seen = self.see(&election_key(election)).await?;
+            let mut observation = self.observation(election, &seen).await?;
+            if let Some(holder) = seen.holder()
+                && self.store.is_gone(election, holder).await
+            {
+                observation.leader = None;
+            }
+            Ok(observation)
+        })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        election: &'a ElectionName,
+        campaign: Option<&'a Claim>,
+    ) -> Option<BoxStream<'a, Result<()>>> {
+        let changes = self.store.changes(election)?;
+        let Some(claim) = campaign else { return Some(changes) };
+        // A leader's own renewals are no news to it.
+        let own = move |change: Result<()>| async move {
+            let news = match &change {
+                Err(_) => true,
+                Ok(()) => self.is_news(claim).await,
+            };
+            news.then_some(change)
+        };
+        Some(Box::pin(changes.filter_map(own)))
+    }
+
+    fn read_note<'a>(
+        &'a self,
+        election: &'a ElectionName,
+        note: Note,
+    ) -> BoxFuture<'a, Result<Option<Stored>>> {
+        Box::pin(async move { self.store.read(&note_key(election, note)).await })
+    }
+
+    fn swap_note<'a>(
+        &'a self,
+        election: &'a ElectionName,
+        note: Note,
+        expected: Option<&'a Stored>,
+        token: FencingToken,
+        body: Vec<u8>,
+    ) -> BoxFuture<'a, Result<Swapped>> {
+        Box::pin(async move {
+            self.store.swap(&note_key(election, note), expected, TokenRule::Set(token), body).await
+        })
+    }
+}
+
+impl<S: RecordStore> RecordBackend<S> {
+    /// False if this campaign leads and all that changed is what it wrote itself.
+    async fn is_news(&self, claim: &Claim) -> bool {
+        let leads = |campaign: &Campaign| campaign.mine.is_some();
+        let name = (claim.election.clone(), claim.nonce);
+        if !self.campaigns().get(&name).is_some_and(leads) {
+            return true;
+        }
+        let stored = self.store.read(&election_key(&claim.election)).await;
+        let note = self.store.read(&note_key(&claim.election, Note::Handover)).await;
+        let (Ok(stored), Ok(note)) = (stored, note) else { return true };
+        let version = |stored: Option<Stored>| stored.map(|stored| stored.version);
+        let mut campaigns = self.campaigns();
+        let Some(campaign) = campaigns.get_mut(&name) else { return true };
+        let asked = version(note);
+        let news = campaign.known != version(stored) || campaign.asked != asked;
+        campaign.asked = asked;
+        news
+    }
+}
+
+impl<S: RecordStore> fmt::Debug for RecordBackend<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordBackend").field("store", &self.store).finish_non_exhaustive()
+    }
+}

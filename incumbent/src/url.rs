@@ -1,0 +1,239 @@
+//! One URL form for all backends: `scheme://[user[:pw]@]h1[:p],h2[:p]/prefix?key=value&…`, or `scheme:[path]`.
+
+use std::fmt;
+use std::time::Duration;
+
+use incumbent_core::{Error, ErrorKind, Result};
+use percent_encoding::percent_decode_str;
+
+/// A parsed backend URL. Never shows the password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct StoreUrl {
+    pub(crate) scheme: String,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) hosts: Vec<Host>,
+    /// With hosts: what follows the first slash. Without: the path.
+    pub(crate) path: String,
+    parameters: Vec<(String, String)>,
+}
+
+/// A host with its port, if one was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) port: Option<u16>,
+}
+
+impl Host {
+    /// True for an address that cannot leave this machine.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.name == "localhost" || self.name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// `name:port`, IPv6 in brackets.
+    pub(crate) fn authority(&self, default_port: u16) -> String {
+        let port = self.port.unwrap_or(default_port);
+        if self.name.contains(':') {
+            format!("[{}]:{port}", self.name)
+        } else {
+            format!("{}:{port}", self.name)
+        }
+    }
+}
+
+impl StoreUrl {
+    pub(crate) fn parse(url: &str) -> Result<StoreUrl> {
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(bad(
+                "the backend URL has no scheme; write for example etcd://127.0.0.1:2379 or file:",
+            ));
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let parameters: Vec<(String, String)> = url::form_urlencoded::parse(query.as_bytes())
+            .map(|(k, v)| (k.into_owned(), v.into_owned()))
+            .collect();
+        for (index, (name, _)) in parameters.iter().enumerate() {
+            if parameters[..index].iter().any(|(earlier, _)| earlier == name) {
+                return Err(bad(format!("the parameter {name} stands twice in the backend URL")));
+            }
+        }
+        let scheme = scheme.to_ascii_lowercase();
+        let Some(rest) = rest.strip_prefix("//") else {
+            let path = decode(rest)?;
+            return Ok(StoreUrl { scheme, user: None, password: None, hosts: Vec::new(), path, parameters });
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, authority),
+        };
+        let (user, password) =
+            match login.map(|login| login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)))) {
+                Some((user, password)) => (Some(decode(user)?), password.map(decode).transpose()?),
+                None => (None, None),
+            };
+        let hosts =
+            hosts.split(',').filter(|host| !host.is_empty()).map(parse_host).collect::<Result<_>>()?;
+        Ok(StoreUrl { scheme, user, password, hosts, path: decode(path)?, parameters })
+    }
+
+    /// The value of a parameter.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Refuses parameters that nobody knows, with the nearest that somebody does.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<()> {
+        let all = || known.iter().chain(&COMMON).copied();
+        for (name, _) in &self.parameters {
+            if !all().any(|known| known == name) {
+                let nearest = all()
+                    .map(|known| (strsim::damerau_levenshtein(name, known), known))
+                    .filter(|(distance, _)| *distance <= 3)
+                    .min();
+                let hint = match nearest {
+                    Some((_, nearest)) => format!("did you mean {nearest}?"),
+                    None => format!("known are {}", all().collect::<Vec<_>>().join(", ")),
+                };
+                return Err(bad(format!("{}: has no parameter {name}; {hint}", self.scheme)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease duration that the URL asks for.
+    pub(crate) fn ttl(&self) -> Result<Option<Duration>> {
+        self.parameter("ttl").map(parse_duration).transpose()
+    }
+
+    /// The password: from the URL, or from the file that it names.
+    pub(crate) fn secret(&self) -> Result<Option<String>> {
+        let Some(path) = self.parameter("password_file") else { return Ok(self.password.clone()) };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
+            Err(error) => Err(bad(format!("the password file {path} cannot be read")).with_source(error)),
+        }
+    }
+}
+
+/// Parameters of every backend.
+const COMMON: [&str; 1] = ["ttl"];
+
+/// Parameters of every backend that stands on a server.
+pub(crate) const SERVER: [&str; 6] = ["tls", "ca", "cert", "key", "server_name", "password_file"];
+
+/// A duration as people write it: `15s`, `1500ms`, `2m`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let millis = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    match (number.parse::<u64>().ok(), millis) {
+        (Some(number), Some(unit)) if number.checked_mul(unit).is_some() => {
+            Ok(Duration::from_millis(number * unit))
+        }
+        _ => Err(bad(format!("{text:?} is no duration; write a whole number with ms, s, m or h, as in 15s"))),
+    }
+}
+
+fn parse_host(text: &str) -> Result<Host> {
+    let wrong = || bad(format!("{text:?} in the backend URL is no host or host:port"));
+    let (name, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
+        (
+            name,
+            rest.strip_prefix(':')
+                .map_or(if rest.is_empty() { Ok(None) } else { Err(wrong()) }, |p| Ok(Some(p)))?,
+        )
+    } else {
+        match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, None),
+        }
+    };
+    let port = port.map(|port| port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)).transpose()?;
+    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(wrong());
+    }
+    Ok(Host { name: name.to_owned(), port })
+}
+
+fn decode(text: &str) -> Result<String> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err(bad("the backend URL is not UTF-8 after percent-decoding")),
+    }
+}
+
+pub(crate) fn bad(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message)
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreUrl")
+            .field("scheme", &self.scheme)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("hosts", &self.hosts)
+            .field("path", &self.path)
+            .field("parameters", &self.parameters)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_part() {
+        let url = StoreUrl::parse("etcd://us%40er:p%3Aw@h1:1,[::1]:2,h3/a/b?ttl=2s&tls=off").unwrap();
+        assert_eq!(url.user.as_deref(), Some("us@er"));
+        assert_eq!(url.secret().unwrap().as_deref(), Some("p:w"));
+        let hosts: Vec<String> = url.hosts.iter().map(|host| host.authority(2379)).collect();
+        assert_eq!(hosts, ["h1:1", "[::1]:2", "h3:2379"]);
+        assert!(url.hosts[1].is_loopback() && !url.hosts[0].is_loopback());
+        assert_eq!(url.path, "a/b");
+        assert_eq!(url.ttl().unwrap(), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_path_needs_no_host() {
+        let url = StoreUrl::parse("file:/tmp/with%20space?ttl=500ms").unwrap();
+        assert_eq!((url.path.as_str(), url.hosts.len()), ("/tmp/with space", 0));
+        assert_eq!(StoreUrl::parse("file:").unwrap().path, "");
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let url = StoreUrl::parse("etcd://u:hunter2@h").unwrap();
+        assert!(!format!("{url:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn unknown_parameters_get_a_suggestion() {
+        let url = StoreUrl::parse("etcd://h?tttl=2s").unwrap();
+        assert!(url.only(&SERVER).unwrap_err().to_string().contains("did you mean ttl?"));
+        let url = StoreUrl::parse("etcd://h?something=2s").unwrap();
+        assert!(url.only(&SERVER).unwrap_err().to_string().contains("known are tls, ca"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in
+            ["etcd", "etcd://h:0", "etcd://h:port", "etcd://[::1", "etcd://h?ttl=1s&ttl=2s", "etcd://%ff@h"]
+        {
+            assert!(StoreUrl::parse(text).is_err(), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "1.5s", "99999999999999999999s", "1d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}
