@@ -159,6 +159,9 @@ pub struct Elector {
     failures: u32,
     shutdown: bool,
     shown: Option<Leader>,
+    /// When the last acquire or renewal was sent.
+    tried_at: BootInstant,
+    /// The campaign before the present one: what is left of it in the store is not another process.
     last_nonce: Option<Nonce>,
 }
 
@@ -175,11 +178,9 @@ enum State {
 struct Term {
     claim: Claim,
     grant: Grant,
-    proven_at: BootInstant,
     deadline: BootInstant,
     next_renew: BootInstant,
     read_handover: Option<BootInstant>,
-    looked_at: BootInstant,
     stopping: Option<Stopping>,
     work_stopped: bool,
 }
@@ -198,7 +199,7 @@ struct Over {
     next: Option<CandidateId>,
     work_running: bool,
     release_at: BootInstant,
-    give_up_at: BootInstant,
+    gone_at: BootInstant,
     pause: Duration,
 }
 
@@ -232,6 +233,7 @@ impl Elector {
             failures: 0,
             shutdown: false,
             shown: None,
+            tried_at: BootInstant::ZERO,
             last_nonce: None,
         }
     }
@@ -282,44 +284,47 @@ impl Elector {
     pub fn poll_timeout(&self) -> Option<BootInstant> {
         let timing = &self.config.timing;
         let idle = self.pending.is_none();
-        let call = self.pending.as_ref().map(|pending| pending.issued_at + timing.call_timeout);
-        let own = match &self.state {
-            State::Waiting { until } => Some(*until),
-            State::Campaigning { next_try, .. } => idle.then_some(*next_try),
+        let (own, next) = match &self.state {
+            State::Waiting { until } => (Some(*until), None),
+            State::Campaigning { next_try, .. } => (None, idle.then_some(*next_try)),
             State::Leading(term) => {
                 let end = match &term.stopping {
                     None => timing.outage_at(term.deadline),
-                    Some(Stopping { until: Some(until), .. }) => term.deadline.min(*until),
+                    Some(Stopping { until: Some(until), .. }) if !term.work_stopped => {
+                        term.deadline.min(*until)
+                    }
                     Some(_) => term.deadline,
                 };
-                let next = term.read_handover.map_or(term.next_renew, |read| read.min(term.next_renew));
-                Some(if idle { end.min(next) } else { end })
+                let read = idle.then_some(term.read_handover).flatten();
+                let renew = (idle || self.only_reads()).then_some(term.next_renew);
+                (Some(end), renew.into_iter().chain(read).min())
             }
-            State::Over(over) => (idle && !over.work_running).then_some(over.release_at),
-            State::Ended => None,
+            State::Over(over) => (None, (idle && !over.work_running).then_some(over.release_at)),
+            State::Ended => (None, None),
         };
-        match (call, own) {
-            (Some(call), Some(own)) => Some(call.min(own)),
-            (call, own) => call.or(own),
-        }
+        let call = self.pending.as_ref().map(|pending| pending.issued_at + timing.call_timeout);
+        own.into_iter().chain(next).chain(call).min()
     }
 
     // ---- time ----
 
     /// Ends what may not outlive `now`: the term first, then the call under way.
     fn expire(&mut self, now: BootInstant) {
-        let lost = match &self.state {
-            State::Leading(term) if now >= term.deadline => Some(LossReason::Expired),
-            State::Leading(term) => match &term.stopping {
+        if let State::Leading(term) = &self.state {
+            let over = now >= term.deadline;
+            let lost = match &term.stopping {
+                Some(Stopping { reason, .. }) if over && term.work_stopped => {
+                    Some(LossReason::Stopped(reason.clone()))
+                }
+                _ if over => Some(LossReason::Expired),
                 Some(Stopping { reason, until: Some(until) }) if now >= *until && !term.work_stopped => {
                     Some(LossReason::DrainOverran(reason.clone()))
                 }
                 _ => None,
-            },
-            _ => None,
-        };
-        if let Some(reason) = lost {
-            self.lose(now, reason);
+            };
+            if let Some(reason) = lost {
+                self.lose(now, reason);
+            }
         }
         if let Some(pending) = self.pending.take_if(|p| now >= p.issued_at + self.config.timing.call_timeout)
         {
@@ -349,8 +354,25 @@ impl Elector {
         }
         self.begin_outage(now);
         self.finish_term(now);
+        self.give_way(now);
         if self.pending.is_none() {
             self.next_call(now);
+        }
+    }
+
+    fn only_reads(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.kind == Kind::ReadHandover)
+    }
+
+    /// A read that hangs must not delay a renewal.
+    fn give_way(&mut self, now: BootInstant) {
+        let reads = self.only_reads();
+        if let State::Leading(term) = &mut self.state
+            && now >= term.next_renew
+            && let Some(read) = self.pending.take_if(|_| reads)
+        {
+            term.read_handover = Some(now);
+            self.outputs.push_back(Output::Cancel(read.id));
         }
     }
 
@@ -371,6 +393,9 @@ impl Elector {
             }
             _ => return,
         };
+        if matches!(kind, Kind::Acquire | Kind::Renew) {
+            self.tried_at = now;
+        }
         self.calls += 1;
         let id = CallId(self.calls);
         self.pending = Some(Pending { id, kind, issued_at: now, look_again: false });
@@ -425,15 +450,16 @@ impl Elector {
 
     fn failed(&mut self, now: BootInstant, kind: Kind, error: Error) {
         self.failures = self.failures.saturating_add(1);
-        let pause = self.config.timing.retry_after(self.failures, self.rng.jitter());
-        let again = now + pause;
+        // Only who waits for others backs off: a leader's time is short, and a release keeps the successor waiting.
+        let in_a_row = if matches!(kind, Kind::Renew | Kind::Release) { 1 } else { self.failures };
+        let again = now + self.config.timing.retry_after(in_a_row, self.rng.jitter());
         match (&mut self.state, kind) {
             (State::Campaigning { next_try, .. }, Kind::Acquire) => *next_try = again,
             (State::Leading(term), Kind::Renew) => term.next_renew = again,
             (State::Leading(term), Kind::ReadHandover) => term.read_handover = Some(again),
             (State::Over(over), Kind::Release) => {
                 over.release_at = again;
-                if again >= over.give_up_at {
+                if again >= over.gone_at {
                     self.released(now);
                 }
             }
@@ -446,7 +472,7 @@ impl Elector {
         let State::Campaigning { claim, next_try } = &mut self.state else { return };
         match acquired {
             Acquired::Held { observation, try_again } => {
-                *next_try = try_again.max(now + self.config.timing.retry_pause / 8);
+                *next_try = try_again.max(now + self.config.timing.call_spacing());
                 self.show(observation.leader);
             }
             Acquired::Granted(grant) => {
@@ -459,14 +485,11 @@ impl Elector {
                     self.over(now, claim, Some(grant), false, self.config.timing.retry_pause);
                     return;
                 }
-                self.last_nonce = Some(claim.nonce);
                 self.shown = None;
                 self.state = State::Leading(Box::new(Term {
                     next_renew: timing.renew_at(proven_at, self.rng.jitter()),
                     read_handover: None,
-                    looked_at: BootInstant::ZERO,
                     claim,
-                    proven_at,
                     deadline,
                     stopping: None,
                     work_stopped: false,
@@ -492,9 +515,8 @@ impl Elector {
                     .config
                     .timing
                     .renew_at(proven_at, self.rng.jitter())
-                    .max(now + self.config.timing.retry_pause / 8);
+                    .max(now + self.config.timing.call_spacing());
                 if deadline > term.deadline {
-                    term.proven_at = proven_at;
                     term.deadline = deadline;
                     if let Some(Stopping { reason: StopReason::Outage, until }) = &mut term.stopping {
                         // Being told is final, but a later deadline leaves more time to stop in.
@@ -515,15 +537,18 @@ impl Elector {
         }
     }
 
+    /// A hint is followed at once if the last try is not too fresh: hints that a try causes must not make it spin.
     fn look(&mut self, now: BootInstant) {
+        let timing = self.config.timing;
         match (&mut self.state, &mut self.pending) {
             (State::Campaigning { .. } | State::Leading(_), Some(pending)) => pending.look_again = true,
-            (State::Campaigning { next_try, .. }, None) => *next_try = now,
+            (State::Campaigning { next_try, .. }, None) => {
+                *next_try = now.max(self.tried_at + timing.hint_spacing()).min(*next_try);
+            }
             (State::Leading(term), None) => {
-                let at = now.max(term.looked_at + self.config.timing.retry_pause / 8);
-                term.looked_at = at;
-                term.next_renew = term.next_renew.min(at);
-                term.read_handover = Some(at);
+                let at = now.max(self.tried_at + timing.call_spacing());
+                term.next_renew = at.min(term.next_renew);
+                term.read_handover = Some(at.min(term.read_handover.unwrap_or(at)));
             }
             _ => {}
         }
@@ -574,8 +599,11 @@ impl Elector {
     fn abandoned(&mut self, now: BootInstant) {
         self.stop(now, StopReason::Shutdown);
         self.lose(now, LossReason::DrainOverran(StopReason::Shutdown));
-        if let State::Over(over) = &mut self.state {
+        if let State::Over(over) = &mut self.state
+            && over.work_running
+        {
             over.work_running = false;
+            over.release_at = over.gone_at;
         }
     }
 
@@ -603,14 +631,12 @@ impl Elector {
                 timing.retry_after(1, self.rng.jitter())
             }
         };
-        let gone_at = timing.gone_from_store_at(term.proven_at, self.config.takeover_max);
         self.over(now, term.claim, Some(term.grant), !term.work_stopped, pause);
         let State::Over(over) = &mut self.state else { return };
-        over.give_up_at = gone_at;
         match reason {
             LossReason::Stopped(StopReason::Handover(to)) => over.next = to,
             // What the work may have left running must not see a successor before the lease has run out.
-            LossReason::DrainOverran(_) => over.release_at = gone_at,
+            LossReason::DrainOverran(_) => over.release_at = over.gone_at,
             _ => {}
         }
     }
@@ -626,9 +652,11 @@ impl Elector {
         if let Some(pending) = self.pending.take() {
             self.outputs.push_back(Output::Cancel(pending.id));
         }
-        // Without a grant the release is a courtesy: it is tried once.
-        let give_up_at = match &grant {
-            Some(grant) => self.config.timing.gone_from_store_at(grant.sent_at, self.config.takeover_max),
+        self.last_nonce = Some(claim.nonce);
+        // A request without an answer may have extended the grant at any moment until now. Without a grant the release
+        // is a courtesy, tried once.
+        let gone_at = match &grant {
+            Some(_) => self.config.timing.gone_from_store_at(now, self.config.takeover_max),
             None => now,
         };
         self.state = State::Over(Box::new(Over {
@@ -637,7 +665,7 @@ impl Elector {
             next: None,
             work_running,
             release_at: now,
-            give_up_at,
+            gone_at,
             pause,
         }));
     }
@@ -665,13 +693,16 @@ impl Elector {
         }
         if let Some(leader) = &leader
             && leader.contender.id == self.config.id.as_str()
-            && leader.contender.nonce.is_some()
-            && leader.contender.nonce != self.last_nonce
+            && leader.contender.nonce.is_some_and(|nonce| !self.is_own(nonce))
         {
             self.event(Event::SameId(leader.clone()));
         }
         self.shown.clone_from(&leader);
         self.event(Event::LeaderChanged(leader));
+    }
+
+    fn is_own(&self, nonce: Nonce) -> bool {
+        self.last_nonce == Some(nonce) || self.claim().is_some_and(|claim| claim.nonce == nonce)
     }
 
     fn event(&mut self, event: Event) {

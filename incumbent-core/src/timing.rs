@@ -148,9 +148,19 @@ impl Timing {
         KILL_LEAD_MAX.min(self.grace / 5)
     }
 
-    /// When the store must have let go of a grant that was last proven at `sent_at`, by the local clock.
-    pub fn gone_from_store_at(&self, sent_at: BootInstant, guarantees_takeover_max: Duration) -> BootInstant {
-        sent_at + guarantees_takeover_max + self.drift(guarantees_takeover_max)
+    /// When the store must have let go of a grant for which nothing was sent after `sent_at`, by the local clock.
+    pub fn gone_from_store_at(&self, sent_at: BootInstant, takeover_max: Duration) -> BootInstant {
+        sent_at + takeover_max + self.drift(takeover_max)
+    }
+
+    /// The least distance of two calls that answers or the clock ask for: ttl/240.
+    pub fn call_spacing(&self) -> Duration {
+        self.retry_pause / 8
+    }
+
+    /// The least distance of a standby's tries that hints ask for: ttl/3000, so that a hand-over hardly waits for it.
+    pub fn hint_spacing(&self) -> Duration {
+        self.retry_pause / 100
     }
 
     /// The pause after the `failures`-th failed call in a row. `jitter` is 0..1024: half to one and a half of it.
