@@ -1,3 +1,7 @@
 //! Tasks of the incumbent workspace.
 
-fn main() {}
+mod protos;
+
+fn main() -> std::io::Result<()> {
+    protos::write()
+}

@@ -1,1 +1,9 @@
 //! etcd v3 (`etcd://`).
+
+mod auth;
+mod client;
+mod connection;
+mod failure;
+mod proto;
+mod tls;
+mod watch;

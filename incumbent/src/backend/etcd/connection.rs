@@ -1,0 +1,341 @@
+//! One connection to one member at a time: which member, when to give it up for another, and whether it is the same
+//! cluster.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use incumbent_core::{BootInstant, Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout};
+use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::auth::{Auth, Credentials};
+use super::failure::{self, Effect};
+use super::proto::{Headed, RangeRequest, ResponseHeader, Rpc};
+use super::tls::Tls;
+use crate::clock;
+
+/// An endpoint that failed is tried last for this long.
+const PENALTY: Duration = Duration::from_secs(5);
+/// With other endpoints to try, no longer than this is spent on connecting to one.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// etcd closes a connection that is pinged more often than every 5 s, or while no stream is open.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// More than any answer that we ask for.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Where etcd is, and how to get in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Config {
+    /// `host:port` of the members, in the order in which they are tried.
+    pub(super) endpoints: Vec<String>,
+    /// `None` for plain text.
+    pub(super) tls: Option<Tls>,
+    /// `None` if etcd has no users, or takes the name in the client certificate.
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// A connection to one member that has answered at least once.
+#[derive(Clone)]
+pub(super) struct Link {
+    channel: Channel,
+    host: Arc<str>,
+    index: usize,
+    number: u64,
+}
+
+impl Link {
+    /// The `host:port` that it is connected to.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Counts up from 1 over all links of a client.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A gRPC client on this link.
+    pub(super) fn grpc(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// Sends `request` once and waits for its answer. It serves the calls with one answer and, because the request
+    /// stream ends with the request, the keep-alive too: its answer cannot be taken for that of another one.
+    pub(super) async fn send<R: Rpc>(&self, mut request: Request<R>) -> Result<R::Response, Status> {
+        require_leader(&mut request);
+        let mut grpc = self.grpc();
+        grpc.ready().await.map_err(|cause| Status::from_error(cause.into()))?;
+        let codec = ProstCodec::<R, R::Response>::default();
+        Ok(grpc.unary(request, PathAndQuery::from_static(R::PATH), codec).await?.into_inner())
+    }
+}
+
+/// Has a member that knows no leader refuse at once, instead of holding the request until it knows one.
+pub(super) fn require_leader<T>(request: &mut Request<T>) {
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+}
+
+/// The link in use, and what is known about the endpoints.
+pub(super) struct Connections {
+    config: Config,
+    auth: Auth,
+    state: Mutex<State>,
+    /// Held while one caller connects; the others wait for its link.
+    connecting: tokio::sync::Mutex<()>,
+    /// The number of the link that was given up last.
+    given_up: tokio::sync::watch::Sender<u64>,
+}
+
+struct State {
+    link: Option<Link>,
+    /// The endpoint to try first.
+    first: usize,
+    /// Per endpoint: until when it is tried last.
+    penalty: Vec<BootInstant>,
+    /// How many links there have been.
+    links: u64,
+    /// The cluster that answered first; no other one is talked to.
+    cluster: Option<u64>,
+}
+
+impl Connections {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] if there is no endpoint or one is not `host:port`.
+    pub(super) fn new(config: Config) -> Result<Connections> {
+        for endpoint in &config.endpoints {
+            address(endpoint, config.tls.is_some())?;
+        }
+        if config.endpoints.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidConfig, "no etcd endpoint given").with_backend("etcd"));
+        }
+        let state = State {
+            link: None,
+            first: 0,
+            penalty: vec![BootInstant::ZERO; config.endpoints.len()],
+            links: 0,
+            cluster: None,
+        };
+        Ok(Connections {
+            auth: Auth::new(config.credentials.clone()),
+            config,
+            state: Mutex::new(state),
+            connecting: tokio::sync::Mutex::new(()),
+            given_up: tokio::sync::watch::Sender::new(0),
+        })
+    }
+
+    pub(super) fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    /// The link in use, or a new one to the first endpoint that works, found within `patience`.
+    ///
+    /// # Errors
+    /// None of them is ambiguous: nothing was asked that could have an effect. [`ErrorKind::Denied`] or
+    /// [`ErrorKind::InvalidConfig`] only if no endpoint is merely unreachable.
+    pub(super) async fn link(&self, patience: Duration) -> Result<Link> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let until = Instant::now() + patience;
+        let search = async {
+            let _one_at_a_time = self.connecting.lock().await;
+            match self.current() {
+                Some(link) => Ok(link),
+                None => self.connect_to_any(until).await,
+            }
+        };
+        match timeout(patience, search).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(failure::error(
+                ErrorKind::Unavailable,
+                &self.config.endpoints.join(","),
+                format_args!("no connection within {patience:?}"),
+            )),
+        }
+    }
+
+    async fn connect_to_any(&self, until: Instant) -> Result<Link> {
+        let order = self.order();
+        let mut failures = Vec::new();
+        for (tried, index) in order.iter().copied().enumerate() {
+            let remaining = until.saturating_duration_since(Instant::now());
+            let share = match order.len() - tried {
+                1 => remaining,
+                left => (remaining / left as u32).min(PATIENCE),
+            };
+            let host = &self.config.endpoints[index];
+            let failure = match timeout(share, self.connect(index)).await {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(failure)) => failure,
+                Err(_) => {
+                    failure::error(ErrorKind::Unavailable, host, format_args!("no connection within {share:?}"))
+                }
+            };
+            tracing::debug!(%host, %failure, "endpoint does not work");
+            self.lock().penalty[index] = clock::now() + PENALTY;
+            failures.push(failure);
+        }
+        Err(summary(failures))
+    }
+
+    async fn connect(&self, index: usize) -> Result<Link> {
+        let host = &self.config.endpoints[index];
+        let channel = self.dial(host).await?;
+        let number = {
+            let mut state = self.lock();
+            state.links += 1;
+            state.links
+        };
+        let link = Link { channel, host: host.as_str().into(), index, number };
+        self.probe(&link).await?;
+        let mut state = self.lock();
+        state.first = index;
+        state.link = Some(link.clone());
+        Ok(link)
+    }
+
+    async fn dial(&self, host: &str) -> Result<Channel> {
+        let mut endpoint = Endpoint::from(address(host, self.config.tls.is_some())?)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(false);
+        if let Some(tls) = &self.config.tls {
+            endpoint = endpoint.tls_config(tls.load()?).map_err(|cause| {
+                failure::error(ErrorKind::InvalidConfig, host, "the TLS settings cannot be used; check ca=, cert=, key=")
+                    .with_source(cause)
+            })?;
+        }
+        endpoint.connect().await.map_err(|cause| failure::cannot_connect(cause, host))
+    }
+
+    /// Asks for something without effect. A connection that cannot work (a refused client certificate, plain text
+    /// against TLS, a member without a leader, another cluster) shows it here, where nothing is in doubt.
+    async fn probe(&self, link: &Link) -> Result<()> {
+        let pass = self.auth.pass(link).await?;
+        let key = b".incumbent".to_vec();
+        let mut request = Request::new(RangeRequest { key, serializable: true, count_only: true, ..Default::default() });
+        pass.stamp(&mut request);
+        match link.send(request).await {
+            Ok(answer) => self.check(link, answer.header(), Effect::None).map(drop),
+            Err(status) if failure::is_token_refused(&status) && self.auth.refused(&pass) => Ok(()),
+            // Whoever may not read this key is known to a working etcd.
+            Err(status) if status.code() == Code::PermissionDenied && !failure::is_local(&status) => Ok(()),
+            Err(status) => Err(failure::explain(status, link.host(), Effect::None)),
+        }
+    }
+
+    /// The header of an answer that came over `link`, if it is of the cluster that we began with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::StoreRegressed`] if it is another cluster's; ambiguous if the request had an effect there.
+    pub(super) fn check(
+        &self,
+        link: &Link,
+        header: Option<&ResponseHeader>,
+        effect: Effect,
+    ) -> Result<ResponseHeader> {
+        let Some(header) = header else {
+            return Err(failure::error(ErrorKind::Internal, link.host(), "an answer without a header")
+                .ambiguous(effect == Effect::Write));
+        };
+        let cluster = *self.lock().cluster.get_or_insert(header.cluster_id);
+        if cluster != header.cluster_id {
+            self.give_up(link);
+            let text = format!(
+                "it belongs to cluster {:x}, not to {cluster:x} as before; name members of one cluster only",
+                header.cluster_id
+            );
+            return Err(failure::error(ErrorKind::StoreRegressed, link.host(), text)
+                .ambiguous(effect == Effect::Write));
+        }
+        Ok(*header)
+    }
+
+    /// Stops using `link`, which failed; the next call goes to another endpoint if there is one.
+    pub(super) fn give_up(&self, link: &Link) {
+        let mut state = self.lock();
+        state.penalty[link.index] = clock::now() + PENALTY;
+        if state.link.as_ref().is_some_and(|current| current.number == link.number) {
+            state.link = None;
+            state.first = (link.index + 1) % self.config.endpoints.len();
+            drop(state);
+            self.given_up.send_replace(link.number);
+            tracing::debug!(host = link.host(), "endpoint given up");
+        }
+    }
+
+    /// Returns when `link` has been given up.
+    pub(super) async fn is_given_up(&self, link: &Link) {
+        // An error would mean that the sender is gone, but it lives as long as `self`.
+        let _ = self.given_up.subscribe().wait_for(|number| *number >= link.number).await;
+    }
+
+    /// A link of its own to the endpoint at `index`, beside the one in use.
+    pub(super) async fn link_to(&self, index: usize) -> Result<Link> {
+        let host = &self.config.endpoints[index];
+        let channel = self.dial(host).await?;
+        Ok(Link { channel, host: host.as_str().into(), index, number: 0 })
+    }
+
+    /// The endpoints, `host:port` each.
+    pub(super) fn endpoints(&self) -> &[String] {
+        &self.config.endpoints
+    }
+
+    fn current(&self) -> Option<Link> {
+        self.lock().link.clone()
+    }
+
+    /// All endpoints: from the first one on, those under a penalty last.
+    fn order(&self) -> Vec<usize> {
+        let state = self.lock();
+        let (now, count) = (clock::now(), state.penalty.len());
+        let mut order: Vec<usize> = (0..count).map(|step| (state.first + step) % count).collect();
+        order.sort_by_key(|index| Some(state.penalty[*index]).filter(|until| *until > now));
+        order
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The URI of `host:port`.
+fn address(endpoint: &str, tls: bool) -> Result<http::Uri> {
+    let scheme = if tls { "https" } else { "http" };
+    let uri = format!("{scheme}://{endpoint}").parse::<http::Uri>().ok();
+    uri.filter(|uri| uri.port().is_some() && uri.path() == "/").ok_or_else(|| {
+        Error::new(ErrorKind::InvalidConfig, format!("etcd endpoint {endpoint:?} is not host:port")).with_backend("etcd")
+    })
+}
+
+/// One error for the failures of all endpoints.
+fn summary(mut failures: Vec<Error>) -> Error {
+    if failures.len() == 1 {
+        return failures.remove(0);
+    }
+    let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let kind = if failures.iter().any(Error::is_retryable) {
+        ErrorKind::Unavailable
+    } else {
+        failures.first().map_or(ErrorKind::Internal, Error::kind)
+    };
+    Error::new(kind, text).with_backend("etcd")
+}
