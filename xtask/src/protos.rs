@@ -54,14 +54,8 @@ impl ServiceGenerator for RpcImpls {
 mod tests {
     #[test]
     fn the_committed_file_is_what_the_proto_file_says() {
-        let committed = include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../incumbent/src/backend/etcd/generated.rs"
-        ));
-        assert!(
-            committed == super::generate(),
-            "{} is out of date: run `cargo xtask fix`",
-            super::TARGET
-        );
+        let committed =
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../incumbent/src/backend/etcd/generated.rs"));
+        assert!(committed == super::generate(), "{} is out of date: run `cargo xtask fix`", super::TARGET);
     }
 }

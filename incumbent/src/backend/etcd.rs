@@ -7,3 +7,6 @@ mod failure;
 mod proto;
 mod tls;
 mod watch;
+
+#[cfg(test)]
+mod tests;

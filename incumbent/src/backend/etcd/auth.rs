@@ -73,10 +73,8 @@ impl Auth {
         if let Some(pass) = self.held() {
             return Ok(pass);
         }
-        let request = AuthenticateRequest {
-            name: credentials.user.clone(),
-            password: credentials.password.clone(),
-        };
+        let request =
+            AuthenticateRequest { name: credentials.user.clone(), password: credentials.password.clone() };
         let token = match link.send(Request::new(request)).await {
             Ok(answer) => {
                 let mut token = MetadataValue::try_from(answer.token).map_err(|_| {
@@ -86,7 +84,10 @@ impl Auth {
                 Token::Held(token)
             }
             Err(status) if failure::is_auth_disabled(&status) => {
-                tracing::warn!(host = link.host(), "etcd has authentication switched off: the user is not checked");
+                tracing::warn!(
+                    host = link.host(),
+                    "etcd has authentication switched off: the user is not checked"
+                );
                 Token::NotNeeded
             }
             Err(status) => return Err(failure::explain(status, link.host(), Effect::None)),

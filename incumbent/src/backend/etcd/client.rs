@@ -10,10 +10,10 @@ use tonic::Request;
 use super::connection::{Config, Connections, Link};
 use super::failure::{self, Effect};
 use super::proto::{
-    DeleteRangeRequest, DeleteRangeResponse, Headed, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, Rpc, StatusRequest,
-    StatusResponse, TxnRequest, TxnResponse,
+    DeleteRangeRequest, DeleteRangeResponse, Headed, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    Rpc, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
 };
 use super::watch::{Watch, WatchKeys, Watches};
 use crate::clock;
@@ -103,7 +103,11 @@ impl Client {
     ) -> Result<Reply<LeaseKeepAliveResponse>> {
         let reply = self.call(LeaseKeepAliveRequest { id }, Effect::Write, limit).await?;
         if reply.body.ttl <= 0 || reply.body.id != id {
-            return Err(failure::error(ErrorKind::NotFound, "cluster", "the lease to keep alive does not exist"));
+            return Err(failure::error(
+                ErrorKind::NotFound,
+                "cluster",
+                "the lease to keep alive does not exist",
+            ));
         }
         Ok(reply)
     }
@@ -192,10 +196,13 @@ impl Client {
                     body,
                 }))
             }
-            Ok(Err(status)) if failure::is_token_refused(&status) && auth.refused(&pass) => Ok(Outcome::TokenRefused),
+            Ok(Err(status)) if failure::is_token_refused(&status) && auth.refused(&pass) => {
+                Ok(Outcome::TokenRefused)
+            }
             Ok(Err(status)) => {
+                let broken = failure::is_local(&status);
                 let failure = failure::explain(status, link.host(), effect);
-                if failure.is_retryable() {
+                if broken || failure.is_retryable() {
                     self.connections.give_up(link);
                 }
                 Err(failure)

@@ -177,9 +177,11 @@ impl Connections {
             let failure = match timeout(share, self.connect(index)).await {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) => failure,
-                Err(_) => {
-                    failure::error(ErrorKind::Unavailable, host, format_args!("no connection within {share:?}"))
-                }
+                Err(_) => failure::error(
+                    ErrorKind::Unavailable,
+                    host,
+                    format_args!("no connection within {share:?}"),
+                ),
             };
             tracing::debug!(%host, %failure, "endpoint does not work");
             self.lock().penalty[index] = clock::now() + PENALTY;
@@ -212,8 +214,12 @@ impl Connections {
             .keep_alive_while_idle(false);
         if let Some(tls) = &self.config.tls {
             endpoint = endpoint.tls_config(tls.load()?).map_err(|cause| {
-                failure::error(ErrorKind::InvalidConfig, host, "the TLS settings cannot be used; check ca=, cert=, key=")
-                    .with_source(cause)
+                failure::error(
+                    ErrorKind::InvalidConfig,
+                    host,
+                    "the TLS settings cannot be used; check ca=, cert=, key=",
+                )
+                .with_source(cause)
             })?;
         }
         endpoint.connect().await.map_err(|cause| failure::cannot_connect(cause, host))
@@ -224,7 +230,8 @@ impl Connections {
     async fn probe(&self, link: &Link) -> Result<()> {
         let pass = self.auth.pass(link).await?;
         let key = b".incumbent".to_vec();
-        let mut request = Request::new(RangeRequest { key, serializable: true, count_only: true, ..Default::default() });
+        let mut request =
+            Request::new(RangeRequest { key, serializable: true, count_only: true, ..Default::default() });
         pass.stamp(&mut request);
         match link.send(request).await {
             Ok(answer) => self.check(link, answer.header(), Effect::None).map(drop),
@@ -322,7 +329,8 @@ fn address(endpoint: &str, tls: bool) -> Result<http::Uri> {
     let scheme = if tls { "https" } else { "http" };
     let uri = format!("{scheme}://{endpoint}").parse::<http::Uri>().ok();
     uri.filter(|uri| uri.port().is_some() && uri.path() == "/").ok_or_else(|| {
-        Error::new(ErrorKind::InvalidConfig, format!("etcd endpoint {endpoint:?} is not host:port")).with_backend("etcd")
+        Error::new(ErrorKind::InvalidConfig, format!("etcd endpoint {endpoint:?} is not host:port"))
+            .with_backend("etcd")
     })
 }
 

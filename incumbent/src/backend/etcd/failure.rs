@@ -137,9 +137,9 @@ fn tls_advice(source: &(dyn StdError + 'static)) -> Option<String> {
 /// The TLS error in the chain of causes; it hides inside an I/O error, which does not show it as its source.
 fn find_tls<'a>(source: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
     chain(source).find_map(|cause| {
-        cause.downcast_ref::<rustls::Error>().or_else(|| {
-            cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()
-        })
+        cause
+            .downcast_ref::<rustls::Error>()
+            .or_else(|| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>())
     })
 }
 
@@ -148,7 +148,12 @@ fn find<'a, T: StdError + 'static>(source: &'a (dyn StdError + 'static)) -> Opti
 }
 
 fn chain<'a>(source: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(source), |cause| cause.source())
+    let mut next = Some(source);
+    std::iter::from_fn(move || {
+        let cause = next?;
+        next = cause.source();
+        Some(cause)
+    })
 }
 
 /// The last cause, which says most.

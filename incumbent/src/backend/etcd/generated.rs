@@ -590,47 +590,102 @@ pub struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
 }
-impl super::Rpc for RangeRequest {
+impl Rpc for RangeRequest {
     type Response = RangeResponse;
     const PATH: &'static str = "/etcdserverpb.KV/Range";
 }
-impl super::Rpc for PutRequest {
+impl Headed for RangeResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for PutRequest {
     type Response = PutResponse;
     const PATH: &'static str = "/etcdserverpb.KV/Put";
 }
-impl super::Rpc for DeleteRangeRequest {
+impl Headed for PutResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for DeleteRangeRequest {
     type Response = DeleteRangeResponse;
     const PATH: &'static str = "/etcdserverpb.KV/DeleteRange";
 }
-impl super::Rpc for TxnRequest {
+impl Headed for DeleteRangeResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for TxnRequest {
     type Response = TxnResponse;
     const PATH: &'static str = "/etcdserverpb.KV/Txn";
 }
-impl super::Rpc for LeaseGrantRequest {
+impl Headed for TxnResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for LeaseGrantRequest {
     type Response = LeaseGrantResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
 }
-impl super::Rpc for LeaseRevokeRequest {
+impl Headed for LeaseGrantResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for LeaseRevokeRequest {
     type Response = LeaseRevokeResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
 }
-impl super::Rpc for LeaseKeepAliveRequest {
+impl Headed for LeaseRevokeResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for LeaseKeepAliveRequest {
     type Response = LeaseKeepAliveResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseKeepAlive";
 }
-impl super::Rpc for LeaseTimeToLiveRequest {
+impl Headed for LeaseKeepAliveResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for LeaseTimeToLiveRequest {
     type Response = LeaseTimeToLiveResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseTimeToLive";
 }
-impl super::Rpc for WatchRequest {
+impl Headed for LeaseTimeToLiveResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for WatchRequest {
     type Response = WatchResponse;
     const PATH: &'static str = "/etcdserverpb.Watch/Watch";
 }
-impl super::Rpc for StatusRequest {
+impl Headed for WatchResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for StatusRequest {
     type Response = StatusResponse;
     const PATH: &'static str = "/etcdserverpb.Maintenance/Status";
 }
-impl super::Rpc for AuthenticateRequest {
+impl Headed for StatusResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
+}
+impl Rpc for AuthenticateRequest {
     type Response = AuthenticateResponse;
     const PATH: &'static str = "/etcdserverpb.Auth/Authenticate";
+}
+impl Headed for AuthenticateResponse {
+    fn header(&self) -> Option<&ResponseHeader> {
+        self.header.as_ref()
+    }
 }

@@ -30,7 +30,8 @@ impl Tls {
             None => config.with_native_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
-            config = config.identity(Identity::from_pem(read_certificates(certificate, "cert")?, read(key, "key")?));
+            config = config
+                .identity(Identity::from_pem(read_certificates(certificate, "cert")?, read(key, "key")?));
         }
         if let Some(name) = &self.server_name {
             config = config.domain_name(name);

@@ -40,8 +40,8 @@ pub(super) struct WatchKeys {
     pub(super) key: Vec<u8>,
     /// Empty for one key, else the end of the range (not in it).
     pub(super) range_end: Vec<u8>,
-    /// The first revision to be told of; 0 for what happens from now on. One past the revision of a listing
-    /// leaves no gap.
+    /// The first revision to be told of: one past the revision of a listing leaves no gap. 0 for what happens from
+    /// the server's confirmation on, which is told as the first [`Change::Gap`].
     pub(super) start_revision: i64,
     /// Kinds of change to leave out.
     pub(super) without: Vec<FilterType>,
@@ -155,7 +155,11 @@ impl Watches {
     pub(super) fn watch(&self, keys: WatchKeys) -> Watch {
         let commands = self.0.commands.get_or_init(|| {
             let (sender, receiver) = unbounded_channel();
-            let task = Task { connections: Arc::clone(&self.0.connections), commands: receiver, watches: BTreeMap::new() };
+            let task = Task {
+                connections: Arc::clone(&self.0.connections),
+                commands: receiver,
+                watches: BTreeMap::new(),
+            };
             tokio::spawn(task.run());
             sender
         });
@@ -372,7 +376,8 @@ impl Task {
                 if let Some(open) = open {
                     open.create(id, &keys);
                 }
-                self.watches.insert(id, Watching { keys, slot, at_server: None, behind: false });
+                let behind = keys.start_revision == 0;
+                self.watches.insert(id, Watching { keys, slot, at_server: None, behind });
             }
             Command::Cancel(id) => {
                 let at_server = self.watches.remove(&id).and_then(|watching| watching.at_server);
@@ -391,7 +396,11 @@ impl Task {
         self.connections.check(&open.link, response.header.as_ref(), Effect::None)?;
         if response.created {
             let id = open.pending.pop_front().ok_or_else(|| {
-                failure::error(ErrorKind::Internal, open.link.host(), "a watch confirmed that nobody asked for")
+                failure::error(
+                    ErrorKind::Internal,
+                    open.link.host(),
+                    "a watch confirmed that nobody asked for",
+                )
             })?;
             open.confirm_by = Instant::now() + PATIENCE;
             match self.watches.get_mut(&id) {
@@ -432,12 +441,19 @@ impl Task {
     async fn refused(&mut self, id: u64, reason: &str, open: &Open) -> Result<()> {
         let Some(watching) = self.watches.get(&id) else { return Ok(()) };
         let WatchKeys { key, range_end, .. } = watching.keys.clone();
-        let mut request =
-            Request::new(RangeRequest { key, range_end, serializable: true, count_only: true, ..Default::default() });
+        let mut request = Request::new(RangeRequest {
+            key,
+            range_end,
+            serializable: true,
+            count_only: true,
+            ..Default::default()
+        });
         open.pass.stamp(&mut request);
         let host = open.link.host();
         match timeout(PATIENCE, open.link.send(request)).await {
-            Ok(Err(status)) if failure::is_token_refused(&status) && self.connections.auth().refused(&open.pass) => {
+            Ok(Err(status))
+                if failure::is_token_refused(&status) && self.connections.auth().refused(&open.pass) =>
+            {
                 return Err(failure::explain(status, host, Effect::None));
             }
             Err(_) => {
@@ -447,7 +463,8 @@ impl Task {
             Ok(_) => {}
         }
         if let Some(watching) = self.watches.remove(&id) {
-            let text = format!("the watch is refused ({reason}); grant the user read permission on these keys");
+            let text =
+                format!("the watch is refused ({reason}); grant the user read permission on these keys");
             watching.slot.end(Some(failure::error(ErrorKind::Denied, host, text)));
         }
         Ok(())

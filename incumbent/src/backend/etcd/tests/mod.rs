@@ -1,0 +1,38 @@
+//! The client against real etcd servers of both versions.
+
+mod access;
+mod calls;
+mod endpoints;
+mod watches;
+
+use std::time::Duration;
+
+use testkit::{Etcd, Version};
+
+use super::client::Client;
+use super::connection::Config;
+use super::proto::{PutRequest, RangeRequest};
+
+/// Ample for a healthy server on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs a test on the kind of runtime that the driver has.
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
+}
+
+fn single(version: Version) -> Etcd {
+    Etcd::single(version).start().expect("etcd starts")
+}
+
+fn client(endpoints: Vec<String>) -> Client {
+    Client::new(Config { endpoints, tls: None, credentials: None }).expect("a client")
+}
+
+fn put(key: &str, value: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: value.into(), ..Default::default() }
+}
+
+fn get(key: &str) -> RangeRequest {
+    RangeRequest { key: key.into(), ..Default::default() }
+}
