@@ -47,6 +47,7 @@ pub(super) struct Link {
     channel: Channel,
     host: Arc<str>,
     index: usize,
+    /// Counts up from 1 over all links of a client.
     number: u64,
 }
 
@@ -54,11 +55,6 @@ impl Link {
     /// The `host:port` that it is connected to.
     pub(super) fn host(&self) -> &str {
         &self.host
-    }
-
-    /// Counts up from 1 over all links of a client.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// A gRPC client on this link.
