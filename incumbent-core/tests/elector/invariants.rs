@@ -33,6 +33,7 @@ pub(crate) struct Watched {
     work_running: bool,
     /// Work that was not confirmed stopped keeps its grant in the store until then.
     unreleased_until: BootInstant,
+    superseded: bool,
     ended: bool,
     nonce: Option<Nonce>,
     past_nonces: BTreeSet<Nonce>,
@@ -51,6 +52,7 @@ impl Watched {
             term: None,
             work_running: false,
             unreleased_until: BootInstant::ZERO,
+            superseded: false,
             ended: false,
             nonce: None,
             past_nonces: BTreeSet::new(),
@@ -90,10 +92,17 @@ impl Watched {
 
     /// Lets time pass to `now` and does what is due then, not before: a process that was frozen until `now`.
     pub(crate) fn timeout(&mut self, now: BootInstant) -> Vec<Output> {
+        self.stand_still(now);
+        self.elector.handle_timeout(now);
+        let outputs = self.poll();
+        self.check(&outputs);
+        outputs
+    }
+
+    /// Lets time pass to `now`; whatever is handed over next comes late.
+    pub(crate) fn stand_still(&mut self, now: BootInstant) {
         assert!(now >= self.now, "the test's own clock went back");
         self.now = now;
-        self.elector.handle_timeout(now);
-        self.outputs()
     }
 
     /// Hands over an input at the present moment.
@@ -105,22 +114,22 @@ impl Watched {
                     self.unreleased_until = self.allowed;
                 }
             }
-            Input::Answer(id, answer) => self.note_answer(*id, answer),
-            Input::Look | Input::Stop(_) | Input::Expired => {}
+            Input::Answer(..) | Input::Look | Input::Stop(_) | Input::Expired => {}
         }
-        self.elector.handle_input(self.now, input);
-        self.outputs()
+        self.elector.handle_input(self.now, input.clone());
+        let outputs = self.poll();
+        if let Input::Answer(id, answer) = &input
+            && !outputs.contains(&Output::Cancel(*id))
+        {
+            self.note_answer(*id, answer);
+        }
+        self.check(&outputs);
+        outputs
     }
 
+    /// An answer that was in time: what it allows.
     fn note_answer(&mut self, id: CallId, answer: &Answer) {
         let Some(pending) = self.pending.take_if(|pending| pending.id == id) else { return };
-        let limit = pending.issued_at + self.elector.config().timing.call_timeout;
-        let expired = self.term.as_ref().is_some_and(|term| self.now >= term.deadline);
-        if self.now >= limit || expired {
-            // Too late: the elector gives the call up first and says so.
-            self.pending = Some(pending);
-            return;
-        }
         let ttl = self.elector.config().timing.ttl;
         let allowed =
             |sent_at: BootInstant, granted: Duration| pending.issued_at.min(sent_at) + ttl.min(granted);
@@ -131,14 +140,18 @@ impl Watched {
             (Call::Renew(..), Answer::Renew(Ok(Renewed::Extended { sent_at, ttl }))) => {
                 self.allowed = self.allowed.max(allowed(*sent_at, *ttl));
             }
+            (Call::Renew(..), Answer::Renew(Ok(Renewed::Lost(_)))) => self.superseded = true,
             _ => {}
         }
     }
 
-    fn outputs(&mut self) -> Vec<Output> {
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.elector.poll_output()).collect();
+    fn poll(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.elector.poll_output()).collect()
+    }
+
+    fn check(&mut self, outputs: &[Output]) {
         assert!(!self.ended || outputs.is_empty(), "nothing comes after Ended: {outputs:?}");
-        for output in &outputs {
+        for output in outputs {
             match output {
                 Output::Call(id, call) => self.check_call(*id, call),
                 Output::Cancel(id) => {
@@ -148,6 +161,8 @@ impl Watched {
                 Output::Event(event) => self.check_event(event),
             }
         }
+        let superseded = std::mem::take(&mut self.superseded);
+        assert!(!superseded || self.term.is_none(), "proof of another holder ends the term at once");
         if let Some(term) = &self.term {
             assert!(self.now < term.deadline, "at the deadline the term is over");
         }
@@ -161,8 +176,6 @@ impl Watched {
                 self.elector
             ),
         }
-        assert!(self.pending.is_some() || self.term.is_none() || self.poll_timeout().is_some());
-        outputs
     }
 
     fn check_call(&mut self, id: CallId, call: &Call) {

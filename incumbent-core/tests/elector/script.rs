@@ -5,7 +5,8 @@
 //! | `new [ttl=15s] [drain=30s\|none] [grace=…] [margin=…] [slack=0s] [takeover=ttl] [id=a] [seed=1]` | a new elector at 0 s |
 //! | `at 5s` | lets time pass to 5 s after the start; what is due on the way is done in its time |
 //! | `wait` | lets time pass to the next timeout |
-//! | `freeze 40s` | the process stands still until 40 s, then wakes |
+//! | `freeze 40s` | the process stands still until 40 s, then wakes and does what is due |
+//! | `late 40s` | the process stands still until 40 s; the next command's input is the first that it hears of then |
 //! | `answer acquire granted token=7 [ttl=15s] [sent=…]` | answers the call under way; `sent` defaults to its issue |
 //! | `answer acquire held [by=b] [nonce=1\|#1] [token=3] try-again=20s` | `#1` is the nonce of campaign 1 |
 //! | `answer renew extended [ttl=15s] [sent=…]`, `answer renew lost [by=b] [nonce=1] [token=8]` | |
@@ -121,6 +122,7 @@ impl Runner {
                 let outputs = self.watched().timeout(BootInstant::ZERO + duration(args.words[0]));
                 self.show(&outputs);
             }
+            "late" => self.watched().stand_still(BootInstant::ZERO + duration(args.words[0])),
             "answer" => self.answer(&mut args),
             "look" => self.input(Input::Look),
             "work-stopped" => self.input(Input::WorkStopped),
