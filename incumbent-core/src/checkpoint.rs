@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Stored;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::{encode, refuse_newer};
 use crate::ids::FencingToken;
 
 /// The longest value of one part, in bytes.
@@ -58,7 +59,7 @@ impl CheckpointValue {
             user: self.user.as_ref().map(Vec::len),
             cron: self.cron.as_ref().map(Vec::len),
         };
-        let mut bytes = serde_json::to_vec(&head).unwrap_or_default();
+        let mut bytes = encode(&head);
         bytes.push(b'\n');
         for part in parts.into_iter().flatten() {
             bytes.extend_from_slice(part);
@@ -74,16 +75,8 @@ impl CheckpointValue {
         let corrupt = || Error::new(ErrorKind::Corrupt, "the stored checkpoint cannot be read");
         let line = stored.body.iter().position(|byte| *byte == b'\n').ok_or_else(corrupt)?;
         let (head, mut rest) = (&stored.body[..line], &stored.body[line + 1..]);
+        refuse_newer(head, FORMAT, "the stored checkpoint")?;
         let head: Head = serde_json::from_slice(head).map_err(|error| corrupt().with_source(error))?;
-        if head.v > FORMAT {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the stored checkpoint has format {}, newer than {FORMAT}; update this program",
-                    head.v
-                ),
-            ));
-        }
         let mut part = |length: Option<usize>| -> Result<Option<Vec<u8>>> {
             let Some(length) = length else { return Ok(None) };
             let (part, more) = rest.split_at_checked(length).ok_or_else(corrupt)?;

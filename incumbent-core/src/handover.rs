@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Stored;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::{encode, refuse_newer};
 use crate::ids::{CandidateId, FencingToken};
 
 /// The version of the stored format.
@@ -41,24 +42,12 @@ impl HandoverRequest {
     /// The request in a stored note; `None` if it asks for nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it cannot be understood.
+    /// [`ErrorKind::Corrupt`] if it cannot be understood or a newer release wrote it.
     pub fn decode(stored: &Stored) -> Result<Option<HandoverRequest>> {
+        refuse_newer(&stored.body, FORMAT, "the stored hand-over request")?;
         let body: Body = serde_json::from_slice(&stored.body).map_err(|error| {
             Error::new(ErrorKind::Corrupt, "the stored hand-over request cannot be read").with_source(error)
         })?;
-        if body.v > FORMAT {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the stored hand-over request has format {}, newer than {FORMAT}; update this program",
-                    body.v
-                ),
-            ));
-        }
         Ok(body.open.then_some(HandoverRequest { token: FencingToken(stored.token), to: body.to }))
     }
-}
-
-fn encode(body: &Body) -> Vec<u8> {
-    serde_json::to_vec(body).unwrap_or_default()
 }

@@ -198,7 +198,7 @@ impl fmt::Debug for FencingToken {
 /// Who issues the tokens of an election: two tokens are comparable only if their authorities are equal.
 ///
 /// A backend derives it from what identifies its store (an etcd cluster id with the prefix, a state directory's
-/// id), never from an address. At most 256 bytes.
+/// id), never from an address.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Authority(String);
@@ -206,9 +206,7 @@ pub struct Authority(String);
 impl Authority {
     /// An authority from its stable identity.
     pub fn new(identity: impl Into<String>) -> Authority {
-        let mut identity = identity.into();
-        identity.truncate(identity.floor_char_boundary(256));
-        Authority(identity)
+        Authority(identity.into())
     }
 
     /// The identity as text.

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod elector;
 pub mod error;
 pub mod fence;
+mod format;
 pub mod guarantees;
 pub mod handover;
 pub mod ids;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{BoxFuture, BoxStream, Claim, Contender, Leader, Note, Observation, Stored, Swapped};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::format::{encode, refuse_newer};
 use crate::guarantees::Guarantees;
 use crate::ids::{Authority, CandidateId, ElectionName, FencingToken, Nonce};
 use crate::time::BootInstant;
@@ -138,7 +139,7 @@ impl Record {
 
     /// The bytes to store.
     pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        encode(self)
     }
 
     /// How long a grant lasts after it was written.
@@ -147,8 +148,9 @@ impl Record {
     }
 }
 
+/// Rounded up: a challenger must not wait less than the leader trusts.
 fn ttl_ms(ttl: Duration) -> u64 {
-    ttl.as_millis().try_into().unwrap_or(u64::MAX)
+    ttl.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
 
 /// What stands in the store, read whole.
@@ -168,22 +170,11 @@ impl Seen {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if a newer release wrote it: it is refused unchanged.
     pub fn new(stored: Option<Stored>) -> Result<Seen> {
-        #[derive(Deserialize)]
-        struct Version {
-            v: u32,
-        }
         let Some(stored) = stored else { return Ok(Seen::Absent) };
-        match serde_json::from_slice::<Version>(&stored.body) {
-            Ok(Version { v }) if v > FORMAT => Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the record has format {v}, newer than {FORMAT}, which this release understands; update this program"
-                ),
-            )),
-            _ => match serde_json::from_slice::<Record>(&stored.body) {
-                Ok(record) => Ok(Seen::Record(stored, record)),
-                Err(_) => Ok(Seen::Unreadable(stored)),
-            },
+        refuse_newer(&stored.body, FORMAT, "the record")?;
+        match serde_json::from_slice::<Record>(&stored.body) {
+            Ok(record) => Ok(Seen::Record(stored, record)),
+            Err(_) => Ok(Seen::Unreadable(stored)),
         }
     }
 
@@ -235,22 +226,23 @@ pub enum Move {
 }
 
 /// One campaign's memory of what it saw, and since when.
-#[derive(Clone, PartialEq, Eq, Debug, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Challenger {
+    slack: Duration,
+    trusts_absence: bool,
     sight: Option<(u64, BootInstant)>,
 }
 
 impl Challenger {
-    /// Decides what `claim` does about what it saw. `read_at` is a moment *after* the record was fully read; `gone` says that the
-    /// holder's process is certainly dead.
-    pub fn judge(
-        &mut self,
-        claim: &Claim,
-        seen: &Seen,
-        read_at: BootInstant,
-        gone: bool,
-        store: &dyn RecordStore,
-    ) -> Move {
+    /// A campaign that has seen nothing yet, on a store with this [`expiry_slack`](Guarantees::expiry_slack) that
+    /// [trusts absence](RecordStore::trusts_absence) or does not.
+    pub fn new(slack: Duration, trusts_absence: bool) -> Challenger {
+        Challenger { slack, trusts_absence, sight: None }
+    }
+
+    /// Decides what `claim` does about what it saw. `read_at` is a moment *after* the record was fully read; `gone`
+    /// says that the holder's process is certainly dead.
+    pub fn judge(&mut self, claim: &Claim, seen: &Seen, read_at: BootInstant, gone: bool) -> Move {
         let Some(stored) = seen.stored() else {
             self.sight = None;
             return Move::Create;
@@ -262,9 +254,8 @@ impl Challenger {
                 read_at
             }
         };
-        let slack = store.guarantees().expiry_slack;
         let wait = |ttl: Duration| {
-            let until = since + challenge_after(ttl, slack);
+            let until = since + challenge_after(ttl, self.slack);
             if read_at >= until { Move::Take } else { Move::Wait(until) }
         };
         match seen {
@@ -275,7 +266,7 @@ impl Challenger {
                 Some(holder) if holder.id == claim.id && holder.nonce == claim.nonce => Move::Confirm,
                 Some(_) if gone => Move::Take,
                 Some(_) => wait(record.ttl()),
-                None if stored.token == 0 && !store.trusts_absence() => wait(claim.ttl.max(record.ttl())),
+                None if stored.token == 0 && !self.trusts_absence => wait(claim.ttl.max(record.ttl())),
                 None => match &record.next {
                     Some(next) if *next != claim.id => wait(record.ttl()),
                     _ => Move::Take,

@@ -23,7 +23,7 @@ impl Rng {
 
     pub(crate) fn nonce(&mut self) -> Nonce {
         self.drawn += 1;
-        let step = u64::from(u32::MAX) * self.drawn;
+        let step = self.drawn.wrapping_mul(u64::from(u32::MAX));
         let high = mix(((self.seed >> 64) as u64).wrapping_add(step));
         let low = mix((self.seed as u64).wrapping_add(step));
         Nonce(u128::from(high) << 64 | u128::from(low))
@@ -36,4 +36,38 @@ fn mix(word: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Rng;
+
+    #[test]
+    fn nonces_differ_between_draws_and_between_seeds() {
+        // Seeds that differ in one bit only, in either half.
+        let seeds = [0, 1, 1 << 63, 1 << 64, 1 << 127, u128::MAX, 0x5eed];
+        let mut nonces = BTreeSet::new();
+        for seed in seeds {
+            let mut rng = Rng::new(seed);
+            for _ in 0..10_000 {
+                assert!(nonces.insert(rng.nonce()), "seed {seed:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_life_does_not_wear_it_out() {
+        let mut rng = Rng { seed: 1, drawn: u64::from(u32::MAX) * 3 };
+        assert_ne!(rng.nonce(), rng.nonce());
+        assert!(rng.jitter() < 1024);
+    }
+
+    #[test]
+    fn jitter_fills_its_range() {
+        let mut rng = Rng::new(7);
+        let drawn: BTreeSet<u32> = (0..100_000).map(|_| rng.jitter()).collect();
+        assert_eq!((drawn.len(), drawn.first(), drawn.last()), (1024, Some(&0), Some(&1023)));
+    }
 }

@@ -103,14 +103,15 @@ impl Timing {
     fn check(&self) -> Result<()> {
         let drift = self.drift(self.ttl);
         let retry = self.call_timeout + self.retry_pause;
-        let sum = self.renew_interval + retry + self.grace + self.margin + self.slack + drift;
+        let parts = [self.renew_interval, retry, self.grace, self.margin, self.slack, drift];
+        let sum = parts.into_iter().fold(Duration::ZERO, Duration::saturating_add);
         if sum >= self.ttl {
             return Err(invalid(format!(
                 "the intervals do not fit into the ttl: renew interval {:?} + retry {retry:?} + grace {:?} + margin {:?} + slack {:?} + drift {drift:?} = {sum:?}, which must be less than ttl {:?}; raise ttl or lower grace or margin",
                 self.renew_interval, self.grace, self.margin, self.slack, self.ttl
             )));
         }
-        if drift * 2 >= self.margin {
+        if drift.saturating_mul(2) >= self.margin {
             return Err(invalid(format!(
                 "margin {:?} must be more than twice the clock drift {drift:?} over a ttl of {:?}; raise margin",
                 self.margin, self.ttl

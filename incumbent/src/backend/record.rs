@@ -25,7 +25,6 @@ pub(crate) struct RecordBackend<S> {
 }
 
 /// What one campaign remembers between its calls.
-#[derive(Default)]
 struct Campaign {
     challenger: Challenger,
     /// The version of the record that this campaign wrote or saw last.
@@ -46,7 +45,13 @@ impl<S: RecordStore> RecordBackend<S> {
     }
 
     fn with<T>(&self, claim: &Claim, change: impl FnOnce(&mut Campaign) -> T) -> T {
-        change(self.campaigns().entry((claim.election.clone(), claim.nonce)).or_default())
+        let new = || Campaign {
+            challenger: Challenger::new(self.guarantees().expiry_slack, self.store.trusts_absence()),
+            known: None,
+            asked: None,
+            mine: None,
+        };
+        change(self.campaigns().entry((claim.election.clone(), claim.nonce)).or_insert_with(new))
     }
 
     async fn see(&self, key: &RecordKey) -> Result<Seen> {
@@ -67,7 +72,7 @@ impl<S: RecordStore> RecordBackend<S> {
             };
             let next = self.with(claim, |campaign| {
                 campaign.known = seen.stored().map(|stored| stored.version);
-                campaign.challenger.judge(claim, &seen, read_at, gone, &self.store)
+                campaign.challenger.judge(claim, &seen, read_at, gone)
             });
             let (token, record) = match next {
                 Move::Wait(try_again) => {
