@@ -4,9 +4,9 @@
 mod auth;
 mod client;
 mod connection;
+mod dial;
 mod failure;
 mod proto;
-mod tls;
 mod watch;
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 mod etcd;
 mod memory;
 mod record;
+#[cfg(feature = "etcd")]
+mod tls;
 
 use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
 

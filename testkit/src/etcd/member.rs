@@ -53,9 +53,10 @@ impl Member {
             if let Some(tls) = tls {
                 args.push(format!("--cert-file={}", tls.server_cert.display()));
                 args.push(format!("--key-file={}", tls.server_key.display()));
-                args.push(format!("--trusted-ca-file={}", tls.ca.display()));
                 if options.client_auth {
                     args.push("--client-cert-auth".to_owned());
+                    // By itself this already makes etcd demand client certificates.
+                    args.push(format!("--trusted-ca-file={}", tls.ca.display()));
                 }
             }
             args.extend(options.flags.iter().cloned());

@@ -1,6 +1,7 @@
 //! One connection to one member at a time: which member, when to give it up for another, and whether it is the same
 //! cluster.
 
+use std::error::Error as _;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,9 +16,10 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::auth::{Auth, Credentials};
+use super::dial::Dialer;
 use super::failure::{self, Effect};
 use super::proto::{Headed, RangeRequest, ResponseHeader, Rpc};
-use super::tls::Tls;
+use crate::backend::tls::Tls;
 use crate::clock;
 
 /// An endpoint that failed is tried last for this long.
@@ -187,6 +189,18 @@ impl Connections {
     }
 
     async fn connect(&self, index: usize) -> Result<Link> {
+        let failure = match self.try_connect(index).await {
+            Err(failure) if failure.is_retryable() && failure.source().is_some() => failure,
+            outcome => return outcome,
+        };
+        let host = &self.config.endpoints[index];
+        match Dialer::new(host, self.config.tls.as_ref())?.diagnose().await {
+            Some(advice) => Err(failure::error(ErrorKind::Denied, host, advice).with_source(failure)),
+            None => Err(failure),
+        }
+    }
+
+    async fn try_connect(&self, index: usize) -> Result<Link> {
         let host = &self.config.endpoints[index];
         let channel = self.dial(host).await?;
         let number = {
@@ -203,22 +217,16 @@ impl Connections {
     }
 
     async fn dial(&self, host: &str) -> Result<Channel> {
-        let mut endpoint = Endpoint::from(address(host, self.config.tls.is_some())?)
-            .tcp_nodelay(true)
+        let dialer = Dialer::new(host, self.config.tls.as_ref())?;
+        // The scheme is for the server; tonic's own TLS is not asked to act upon it.
+        Endpoint::from(address(host, false)?)
+            .origin(address(host, self.config.tls.is_some())?)
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
-            .keep_alive_while_idle(false);
-        if let Some(tls) = &self.config.tls {
-            endpoint = endpoint.tls_config(tls.load()?).map_err(|cause| {
-                failure::error(
-                    ErrorKind::InvalidConfig,
-                    host,
-                    "the TLS settings cannot be used; check ca=, cert=, key=",
-                )
-                .with_source(cause)
-            })?;
-        }
-        endpoint.connect().await.map_err(|cause| failure::cannot_connect(cause, host))
+            .keep_alive_while_idle(false)
+            .connect_with_connector(dialer)
+            .await
+            .map_err(|cause| failure::cannot_connect(cause, host))
     }
 
     /// Asks for something without effect. A connection that cannot work (a refused client certificate, plain text

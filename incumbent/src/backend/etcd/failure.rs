@@ -119,19 +119,30 @@ fn local(status: Status, host: &str, effect: Effect) -> Error {
 }
 
 /// What to do, if TLS is what failed.
-fn tls_advice(source: &(dyn StdError + 'static)) -> Option<String> {
-    use rustls::Error as Tls;
-    let advice = match find_tls(source)? {
-        Tls::InvalidMessage(_) => "it does not speak TLS; use tls=off if that is meant".to_owned(),
-        Tls::InvalidCertificate(reason) => format!(
-            "its certificate is not accepted ({reason:?}); check ca= (the authority that signed it) and server_name="
-        ),
-        Tls::AlertReceived(alert) => format!(
-            "it refused the TLS connection ({alert:?}); check cert= and key= (a client certificate that its authority signed)"
-        ),
-        other => format!("TLS cannot be agreed: {other}"),
+pub(super) fn tls_advice(source: &(dyn StdError + 'static)) -> Option<String> {
+    let refused = |alert: &str| {
+        format!(
+            "it refused the TLS connection ({alert}); check cert= and key= (a client certificate that its authority signed)"
+        )
     };
-    Some(advice)
+    match find_tls(source) {
+        Some(rustls::Error::InvalidMessage(_)) => Some(NOT_TLS.to_owned()),
+        Some(rustls::Error::InvalidCertificate(reason)) => Some(format!(
+            "its certificate is not accepted ({reason:?}); check ca= (the authority that signed it) and server_name="
+        )),
+        Some(rustls::Error::AlertReceived(alert)) => Some(refused(&format!("{alert:?}"))),
+        Some(other) => Some(format!("TLS cannot be agreed: {other}")),
+        // Once HTTP/2 has begun, it keeps of an error only the text.
+        None => root(source).strip_prefix("received fatal alert: ").map(refused),
+    }
+}
+
+/// What to do about a server that was spoken to in TLS and speaks plain text.
+pub(super) const NOT_TLS: &str = "it does not speak TLS; use tls=off if that is meant";
+
+/// True if `source` is a failed handshake in which the server did speak TLS.
+pub(super) fn is_answer_in_tls(source: &(dyn StdError + 'static)) -> bool {
+    find_tls(source).is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_)))
 }
 
 /// The TLS error in the chain of causes; it hides inside an I/O error, which does not show it as its source.

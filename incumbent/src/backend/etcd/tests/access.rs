@@ -12,6 +12,7 @@ use crate::backend::etcd::auth::Credentials;
 use crate::backend::etcd::client::Client;
 use crate::backend::etcd::connection::Config;
 use crate::backend::etcd::watch::{Change, WatchKeys};
+use crate::backend::tls::Tls;
 use crate::clock;
 
 const PASSWORD: &str = "correct-horse";
@@ -127,5 +128,88 @@ fn users_of_an_etcd_without_users_get_in() {
     let etcd = single(Version::V3_5);
     run(async {
         client_as(&etcd, "alice", PASSWORD).put(put("k", "1"), LIMIT).await.expect("put");
+    });
+}
+
+fn client_with(etcd: &Etcd, tls: Option<Tls>) -> Client {
+    Client::new(Config { endpoints: etcd.endpoints(), tls, credentials: None }).expect("a client")
+}
+
+#[test]
+fn tls_with_the_right_authority_works_and_anything_else_says_what_is_wrong() {
+    for version in Version::ALL {
+        let etcd = Etcd::single(version).tls().start().expect("etcd starts");
+        let (own, other) =
+            (etcd.certificates().expect("certificates"), tempfile::tempdir().expect("a directory"));
+        let foreign = testkit::tls::Certificates::make(other.path());
+        run(async {
+            let right = Tls { ca: Some(own.ca.clone()), ..Default::default() };
+            client_with(&etcd, Some(right.clone())).put(put("k", "1"), LIMIT).await.expect("put");
+            let named = Tls { server_name: Some("localhost".into()), ..right.clone() };
+            client_with(&etcd, Some(named)).put(put("k", "1"), LIMIT).await.expect("put");
+
+            let wrong_ca = Tls { ca: Some(foreign.ca.clone()), ..Default::default() };
+            let wrong_name = Tls { server_name: Some("elsewhere.example".into()), ..right };
+            for (tls, advice) in [
+                (Some(wrong_ca), "check ca="),
+                (Some(wrong_name), "server_name="),
+                (Some(Tls::default()), "check ca="), // the system's authorities did not sign it
+                (None, "tls=on"),
+            ] {
+                let failure =
+                    client_with(&etcd, tls).put(put("k", "2"), LIMIT).await.expect_err("TLS mismatch");
+                assert_denied(&failure, advice);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_server_that_wants_a_client_certificate_gets_one_or_refuses() {
+    for version in Version::ALL {
+        let etcd = Etcd::single(version).client_auth().start().expect("etcd starts");
+        let (own, other) =
+            (etcd.certificates().expect("certificates"), tempfile::tempdir().expect("a directory"));
+        let foreign = testkit::tls::Certificates::make(other.path());
+        run(async {
+            let anonymous = Tls { ca: Some(own.ca.clone()), ..Default::default() };
+            let right = Tls {
+                identity: Some((own.client_cert.clone(), own.client_key.clone())),
+                ..anonymous.clone()
+            };
+            client_with(&etcd, Some(right)).put(put("k", "1"), LIMIT).await.expect("put");
+            let wrong =
+                Tls { identity: Some((foreign.client_cert, foreign.client_key)), ..anonymous.clone() };
+            for tls in [anonymous, wrong] {
+                let failure =
+                    client_with(&etcd, Some(tls)).put(put("k", "2"), LIMIT).await.expect_err("not let in");
+                assert_denied(&failure, "check cert= and key=");
+            }
+        });
+    }
+}
+
+#[test]
+fn tls_to_a_server_without_it_says_so() {
+    let etcd = single(Version::V3_5);
+    run(async {
+        let failure =
+            client_with(&etcd, Some(Tls::default())).put(put("k", "1"), LIMIT).await.expect_err("plain");
+        assert_denied(&failure, "tls=off");
+    });
+}
+
+#[test]
+fn certificate_files_that_cannot_be_used_are_named() {
+    let etcd = single(Version::V3_5);
+    let empty = tempfile::NamedTempFile::new().expect("a file");
+    run(async {
+        for path in [empty.path(), std::path::Path::new("/nowhere/ca.pem")] {
+            let tls = Tls { ca: Some(path.to_owned()), ..Default::default() };
+            let failure =
+                client_with(&etcd, Some(tls)).put(put("k", "1"), LIMIT).await.expect_err("no authority");
+            assert_eq!(failure.kind(), ErrorKind::InvalidConfig, "{failure:?}");
+            assert!(failure.to_string().contains(&path.display().to_string()), "{failure}");
+        }
     });
 }

@@ -1,0 +1,97 @@
+//! TLS settings of a backend's URL, read from their files at each connect, so that renewed certificates count.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use incumbent_core::{Error, ErrorKind, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+/// How to speak TLS: with which authorities, as whom, and to which name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tls {
+    /// PEM file of the authorities that may have signed the server's certificate; without it the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// PEM files of a client certificate (with its chain) and its key.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the server's certificate, if it is not the host in the URL.
+    pub(crate) server_name: Option<String>,
+}
+
+impl Tls {
+    /// The settings for one connection that is to speak `protocol` (an ALPN name).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] if a file cannot be read or does not hold what it should.
+    pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca {
+            Some(path) => roots.add_parsable_certificates(certificates(path, "ca")?),
+            None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+        };
+        if roots.is_empty() {
+            let text = match &self.ca {
+                Some(path) => format!("ca={} holds no certificate that can be used", path.display()),
+                None => "this system names no certificate authorities; give ca=".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
+        let builder = builder().with_root_certificates(roots);
+        let mut config = match &self.identity {
+            Some((certificate, key)) => {
+                let chain = certificates(certificate, "cert")?;
+                builder.with_client_auth_cert(chain, private_key(key)?).map_err(|cause| {
+                    let text = format!("cert={} and key= do not go together", certificate.display());
+                    Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
+                })?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![protocol.to_owned()];
+        Ok(config)
+    }
+
+    /// The name that the server's certificate must carry, for a server at `host` (without port).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] if it is no DNS name and no address.
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>> {
+        let name = self.server_name.as_deref().unwrap_or(host);
+        ServerName::try_from(name.to_owned()).map_err(|cause| {
+            Error::new(ErrorKind::InvalidConfig, format!("{name:?} can be no server_name")).with_source(cause)
+        })
+    }
+}
+
+/// Settings with *ring*, whatever else is compiled in.
+pub(crate) fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
+    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring has the default protocol versions")
+}
+
+fn certificates(path: &Path, parameter: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path, parameter)?).collect();
+    match found {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        _ => {
+            let text = format!("{parameter}={} holds no readable PEM certificate", path.display());
+            Err(Error::new(ErrorKind::InvalidConfig, text))
+        }
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    // The cause is left out: nothing of a key belongs into an error.
+    PrivateKeyDer::from_pem_slice(&read(path, "key")?).map_err(|_| {
+        Error::new(ErrorKind::InvalidConfig, format!("key={} holds no readable PEM key", path.display()))
+    })
+}
+
+fn read(path: &Path, parameter: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|cause| {
+        let text = format!("cannot read {parameter}={}: {cause}", path.display());
+        Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
+    })
+}
