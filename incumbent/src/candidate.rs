@@ -203,7 +203,14 @@ async fn lead<S: Future, F: Future>(
                     *told = true;
                     campaign.stop(StopReason::Shutdown);
                 }
-                output = &mut work => break output.ok(),
+                output = &mut work => match output {
+                    Ok(output) => break Some(output),
+                    // The driver tells the term before it tells us.
+                    Err(lost) => {
+                        overran = matches!(lost.reason(), Some(LossReason::DrainOverran(_)));
+                        break None;
+                    }
+                },
             }
         }
     };
