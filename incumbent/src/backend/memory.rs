@@ -50,13 +50,14 @@ pub(crate) fn open(url: &StoreUrl, _settings: &Settings) -> Result<Factory> {
 struct Space {
     authority: Authority,
     inner: Mutex<Inner>,
-    changed: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<RecordKey, Stored>,
     candidates: BTreeMap<ElectionName, BTreeMap<Nonce, Contender>>,
+    /// Who waits for news of an election.
+    signals: BTreeMap<ElectionName, watch::Sender<u64>>,
     /// Counts writes of the whole space: never goes back, whatever is deleted.
     count: u64,
 }
@@ -68,7 +69,7 @@ impl Space {
         let mut spaces = spaces.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || {
             let authority = Authority::new(format!("memory:{}:{name}", std::process::id()));
-            Arc::new(Space { authority, inner: Mutex::default(), changed: watch::Sender::new(0) })
+            Arc::new(Space { authority, inner: Mutex::default() })
         };
         spaces.entry(name.to_owned()).or_insert_with(new).clone()
     }
@@ -129,14 +130,17 @@ impl RecordStore for MemoryStore {
                 TokenRule::Set(token) => token.0,
             };
             inner.records.insert(key.clone(), Stored { version, token, body });
-            drop(inner);
-            self.space.changed.send_replace(version);
+            let signal = inner.signals.get(&key.election);
+            if signal.is_some_and(|signal| signal.send(version).is_err()) {
+                inner.signals.remove(&key.election);
+            }
             Ok(Swapped::Done { version, token, sent_at })
         })
     }
 
-    fn changes<'a>(&'a self, _election: &'a ElectionName) -> Option<BoxStream<'a, Result<()>>> {
-        let changed = self.space.changed.subscribe();
+    fn changes<'a>(&'a self, election: &'a ElectionName) -> Option<BoxStream<'a, Result<()>>> {
+        let signal = &mut self.space.lock().signals;
+        let changed = signal.entry(election.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe();
         Some(Box::pin(futures_util::stream::unfold(changed, |mut changed| async move {
             changed.changed().await.ok()?;
             Some((Ok(()), changed))
