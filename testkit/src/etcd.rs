@@ -47,7 +47,7 @@ impl Version {
     }
 }
 
-/// Running etcd servers; dropping it kills them and removes their data.
+/// Running etcd servers; dropping it kills them, and removes their data unless a directory was chosen for it.
 ///
 /// Members are counted from 0. A method that cannot do what it says panics with the reason.
 #[derive(Debug)]
@@ -76,7 +76,11 @@ impl Etcd {
         let mut attempts = 5;
         loop {
             attempts -= 1;
-            let dir = run_dir("etcd");
+            let dir = match &options.dir {
+                Some(dir) => dir.clone(),
+                None => run_dir("etcd"),
+            };
+            fs::create_dir_all(&dir).map_err(|e| Error::new(format!("{}: {e}", dir.display())))?;
             let certificates = options.tls.then(|| Certificates::make(&dir));
             let members = Member::plan(&options, &dir, certificates.as_ref());
             let (options, bin) = (options.clone(), bin.clone());
@@ -315,6 +319,16 @@ impl Etcd {
         self.auth_enabled = true;
     }
 
+    /// Lets the servers run on when this process ends, and gives their process ids. Their directory must have been
+    /// chosen with [`Options::dir`].
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn leave_running(mut self) -> Vec<u32> {
+        assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
+        self.members.iter_mut().filter_map(Member::leave_running).collect()
+    }
+
     /// The directory that holds the members' data and logs.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -328,7 +342,9 @@ impl Drop for Etcd {
         for member in &mut self.members {
             member.end();
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        if self.options.dir.is_none() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
     }
 }
 

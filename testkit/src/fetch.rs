@@ -22,22 +22,46 @@ pub struct Bundle {
     pub suite: &'static str,
     /// The packages; dependencies are not followed.
     pub packages: &'static [&'static str],
+    /// A tool of any version will do: where this program is in `PATH`, nothing is fetched.
+    pub tool: Option<&'static str>,
 }
 
 /// etcd 3.4, as in Debian 12.
 pub const ETCD_3_4: Bundle =
-    Bundle { name: "etcd-3.4", suite: "bookworm", packages: &["etcd-server", "etcd-client"] };
+    Bundle { name: "etcd-3.4", suite: "bookworm", packages: &["etcd-server", "etcd-client"], tool: None };
 /// etcd 3.5, as in Debian 13.
 pub const ETCD_3_5: Bundle =
-    Bundle { name: "etcd-3.5", suite: "trixie", packages: &["etcd-server", "etcd-client"] };
-const STRACE: Bundle =
-    Bundle { name: "strace", suite: "bookworm", packages: &["strace", "libunwind8", "liblzma5"] };
-const GO: Bundle = Bundle { name: "go", suite: "trixie", packages: &["golang-1.24-go", "golang-1.24-src"] };
+    Bundle { name: "etcd-3.5", suite: "trixie", packages: &["etcd-server", "etcd-client"], tool: None };
+/// strace.
+pub const STRACE: Bundle = Bundle {
+    name: "strace",
+    suite: "bookworm",
+    packages: &["strace", "libunwind8", "liblzma5"],
+    tool: Some("strace"),
+};
+/// The Go toolchain.
+pub const GO: Bundle = Bundle {
+    name: "go",
+    suite: "trixie",
+    packages: &["golang-1.24-go", "golang-1.24-src"],
+    tool: Some("go"),
+};
 
 /// Every bundle.
 pub const BUNDLES: [&Bundle; 4] = [&ETCD_3_4, &ETCD_3_5, &STRACE, &GO];
 
 impl Bundle {
+    /// The system's own program, if this is a tool and `PATH` has it.
+    pub fn in_path(&self) -> Option<PathBuf> {
+        let program = self.tool?;
+        env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
+    }
+
+    /// Fetches it now, unless that has been done or the system's own tool does.
+    pub fn prepare(&self) -> Result<()> {
+        if self.in_path().is_some() { Ok(()) } else { self.ensure().map(drop) }
+    }
+
     /// The directory into which the packages are unpacked, fetching them first if it is not there.
     pub fn ensure(&self) -> Result<PathBuf> {
         let servers = servers_dir();
@@ -93,7 +117,7 @@ pub fn servers_dir() -> PathBuf {
 
 /// strace: the system's own, else Debian's, fetched.
 pub fn strace() -> Result<Command> {
-    if let Some(path) = in_path("strace") {
+    if let Some(path) = STRACE.in_path() {
         return Ok(Command::new(path));
     }
     let root = STRACE.ensure()?;
@@ -104,17 +128,13 @@ pub fn strace() -> Result<Command> {
 
 /// The go command: the system's own, else Debian's, fetched. It may still have to download modules.
 pub fn go() -> Result<Command> {
-    if let Some(path) = in_path("go") {
+    if let Some(path) = GO.in_path() {
         return Ok(Command::new(path));
     }
     let goroot = GO.ensure()?.join("usr/lib/go-1.24");
     let mut command = Command::new(goroot.join("bin/go"));
     command.env("GOROOT", &goroot);
     Ok(command)
-}
-
-fn in_path(program: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
 /// The library directories of an unpacked root; the architecture's own one is named by its triplet.

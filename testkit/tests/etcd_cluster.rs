@@ -96,11 +96,11 @@ fn authentication_admits_only_the_right_password() {
 }
 
 #[test]
-fn a_data_directory_of_ones_own_outlives_its_server() {
-    let dir = testkit::run_dir("data");
-    let etcd = Etcd::single(Version::V3_5).fast().data_dir(&dir).start().unwrap();
+fn a_directory_of_ones_own_outlives_its_server() {
+    let dir = testkit::run_dir("own");
+    let etcd = Etcd::single(Version::V3_5).fast().dir(&dir).start().unwrap();
     etcd.etcdctl_ok(&["put", "key", "kept"]);
     drop(etcd);
-    let etcd = Etcd::single(Version::V3_5).fast().data_dir(&dir).start().unwrap();
+    let etcd = Etcd::single(Version::V3_5).fast().dir(&dir).start().unwrap();
     assert_eq!(etcd.etcdctl_ok(&["get", "key", "--print-value-only"]), "kept\n");
 }

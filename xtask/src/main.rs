@@ -1,7 +1,62 @@
-//! Tasks of the incumbent workspace.
+//! Tasks of the incumbent workspace: `cargo xtask --help`.
 
+#![expect(clippy::print_stdout, reason = "a program for people at a terminal")]
+
+mod groups;
+mod process;
 mod protos;
+mod servers;
+mod tally;
+mod targets;
+mod test;
+mod verify;
+mod workspace;
 
-fn main() -> std::io::Result<()> {
-    protos::write()
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the incumbent workspace
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every test, or some groups of them
+    Test(test::Options),
+    /// What must hold before a change is merged: the tests, and cargo-deny where it is installed
+    Ci,
+    /// Check format, lints and dependencies without writing anything
+    Verify(verify::Options),
+    /// Generate what is generated, and apply what clippy and rustfmt would change
+    Fix,
+    /// Start and stop real servers to try things on
+    #[command(subcommand)]
+    Servers(servers::Task),
+}
+
+/// What a task ends with: a sentence for people says why it failed.
+type Result<T = (), E = String> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Ci => test::run(&test::Options::default()).and_then(|()| verify::deny()),
+        Task::Verify(options) => verify::run(&options),
+        Task::Fix => verify::fix(),
+        Task::Servers(task) => servers::run(&task),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            if !message.is_empty() {
+                eprintln!("error: {message}");
+            }
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -30,7 +30,6 @@ pub(super) struct Member {
 impl Member {
     /// The members of a cluster, each with its ports and flags; none runs yet.
     pub(super) fn plan(options: &Options, dir: &Path, tls: Option<&Certificates>) -> Vec<Member> {
-        let data = options.data.as_deref().unwrap_or(dir);
         let ports: Vec<(Port, Port)> = (0..options.members).map(|_| reserve_ports()).collect();
         let cluster: Vec<String> =
             ports.iter().enumerate().map(|(i, (_, peer))| format!("n{i}=http://{}", peer.addr())).collect();
@@ -41,7 +40,7 @@ impl Member {
             let peer_url = format!("http://{}", peer.addr());
             let mut args = vec![
                 format!("--name=n{i}"),
-                format!("--data-dir={}", data.join(format!("n{i}")).display()),
+                format!("--data-dir={}", dir.join(format!("n{i}")).display()),
                 format!("--listen-client-urls={client_url}"),
                 format!("--advertise-client-urls={client_url}"),
                 format!("--listen-peer-urls={peer_url}"),
@@ -143,6 +142,13 @@ impl Member {
         reaper::unwatch(child.id());
         let _ = child.wait();
         self.paused = false;
+    }
+
+    /// Forgets the process, if it runs.
+    pub(super) fn leave_running(&mut self) -> Option<u32> {
+        let pid = self.child.take()?.id();
+        reaper::unwatch(pid);
+        Some(pid)
     }
 
     pub(super) fn log(&self) -> String {

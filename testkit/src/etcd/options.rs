@@ -12,7 +12,7 @@ pub struct Options {
     pub(super) version: Version,
     pub(super) members: usize,
     pub(super) flags: Vec<String>,
-    pub(super) data: Option<PathBuf>,
+    pub(super) dir: Option<PathBuf>,
     pub(super) user: Option<(String, String)>,
     pub(super) tls: bool,
     pub(super) client_auth: bool,
@@ -20,15 +20,7 @@ pub struct Options {
 
 impl Options {
     pub(super) fn new(version: Version, members: usize) -> Options {
-        Options {
-            version,
-            members,
-            flags: Vec::new(),
-            data: None,
-            user: None,
-            tls: false,
-            client_auth: false,
-        }
+        Options { version, members, flags: Vec::new(), dir: None, user: None, tls: false, client_auth: false }
     }
 
     /// Heartbeats each 10 ms and elections after 100 ms, instead of 100 ms and 1 s. A lease then lives at least
@@ -43,9 +35,9 @@ impl Options {
         self
     }
 
-    /// Keeps the data under `dir`, which outlives the servers, so that a later start finds it.
-    pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Options {
-        self.data = Some(dir.into());
+    /// Keeps data, logs and certificates under `dir`, which outlives the servers: a later start finds its data.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Options {
+        self.dir = Some(dir.into());
         self
     }
 

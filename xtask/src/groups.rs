@@ -1,0 +1,86 @@
+//! The groups of tests that `cargo xtask test` runs, in this order.
+//!
+//! A test target (a crate's unit tests, one file under `tests/`, one example) belongs to exactly one group; a
+//! target that belongs to none or to two is an error. A file `tests/etcd_*.rs` of any crate needs etcd servers.
+
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, STRACE};
+
+use crate::Result;
+use crate::targets::Target;
+use crate::verify;
+
+/// Tests that are run, or skipped, together.
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// What is fetched before any group runs.
+    pub(crate) needs: &'static [&'static Bundle],
+    pub(crate) steps: &'static [Step],
+}
+
+/// One part of a group.
+pub(crate) enum Step {
+    /// A check of the sources, which counts as one test.
+    Check(&'static str, fn() -> Result),
+    /// The test targets for which this holds.
+    Tests(fn(&Target) -> bool),
+    /// A cargo command; where it prints no test results, it counts as one test.
+    Cargo(&'static [&'static str]),
+}
+
+pub(crate) const GROUPS: &[Group] = &[
+    Group {
+        name: "lint",
+        about: "rustfmt and clippy",
+        needs: &[],
+        steps: &[Step::Check("rustfmt", verify::format), Step::Check("clippy", verify::clippy)],
+    },
+    Group {
+        name: "core",
+        about: "incumbent-core",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent-core"))],
+    },
+    Group {
+        name: "lib",
+        about: "the library, on backends that need no server",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent"))],
+    },
+    Group {
+        name: "guardian",
+        about: "incumbent-guardian",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent-guardian"))],
+    },
+    Group {
+        name: "cli",
+        about: "the command, on backends that need no server",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent-cli"))],
+    },
+    Group {
+        name: "conformance",
+        about: "the rules, on backends that need no server",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent-conformance"))],
+    },
+    Group {
+        name: "testkit",
+        about: "what the tests themselves stand on",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("testkit") || t.is_of("xtask"))],
+    },
+    Group {
+        name: "doc",
+        about: "the examples in the documentation",
+        needs: &[],
+        steps: &[Step::Cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"])],
+    },
+    Group {
+        name: "etcd",
+        about: "everything that needs etcd servers, and strace",
+        needs: &[&ETCD_3_4, &ETCD_3_5, &STRACE],
+        steps: &[Step::Tests(|t| t.needs_etcd())],
+    },
+];
