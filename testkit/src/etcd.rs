@@ -5,6 +5,7 @@ mod options;
 
 use std::fs;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -100,7 +101,7 @@ impl Etcd {
         for member in &mut self.members {
             member.spawn(&self.bin)?;
         }
-        self.await_ready()?;
+        self.await_ready(0..self.members())?;
         if let Some((user, password)) = self.options.user.clone() {
             self.enable_auth(&user, &password);
         }
@@ -189,14 +190,14 @@ impl Etcd {
         Stall::fdatasync(self.pid(i), delay)
     }
 
-    /// Starts member `i` again on its data, killing it first if it runs, and waits until all running members serve.
+    /// Starts member `i` again on its data, killing it first if it runs, and waits until it serves. In a cluster it
+    /// can do so only together with a majority: see [`launch`](Etcd::launch).
     #[track_caller]
     pub fn restart(&mut self, i: usize) {
-        self.members[i].end();
         // The port is reserved against other test runs, but a stray program may hold it for a moment.
         let started = wait_until(PATIENCE, || {
-            self.members[i].spawn(&self.bin).unwrap_or_else(|e| panic!("{}", Error::from(e)));
-            match self.await_ready() {
+            self.launch(i);
+            match self.await_ready(i..i + 1) {
                 Ok(()) => true,
                 Err(StartError::PortTaken) => false,
                 Err(StartError::Other(error)) => panic!("{error}"),
@@ -205,20 +206,29 @@ impl Etcd {
         assert!(started, "the port of etcd member {i} stayed taken");
     }
 
-    /// Waits until every running member answers a linearizable read.
+    /// Starts member `i` again on its data, killing it first if it runs, and does not wait until it serves.
     #[track_caller]
-    pub fn wait_ready(&mut self) {
-        self.await_ready().unwrap_or_else(|e| panic!("{}", Error::from(e)));
+    pub fn launch(&mut self, i: usize) {
+        self.members[i].end();
+        self.members[i].spawn(&self.bin).unwrap_or_else(|e| panic!("{}", Error::from(e)));
     }
 
-    fn await_ready(&mut self) -> Result<(), StartError> {
+    /// Waits until every member that runs and is not paused answers a linearizable read.
+    #[track_caller]
+    pub fn wait_ready(&mut self) {
+        self.await_ready(0..self.members()).unwrap_or_else(|e| panic!("{}", Error::from(e)));
+    }
+
+    fn await_ready(&mut self, which: Range<usize>) -> Result<(), StartError> {
         let end = now() + PATIENCE;
         loop {
-            for member in &mut self.members {
+            for member in &mut self.members[which.clone()] {
                 member.check_alive()?;
             }
-            let waiting = self.members.iter().find(|member| member.runs() && !self.serves(member));
-            let Some(member) = waiting else { return Ok(()) };
+            let mut members = self.members[which.clone()].iter();
+            let Some(member) = members.find(|member| member.is_running() && !self.serves(member)) else {
+                return Ok(());
+            };
             if now() >= end {
                 let text = format!("etcd member {} does not serve:\n{}", member.name, member.log_tail());
                 return Err(StartError::Other(Error::new(text)));
@@ -252,7 +262,7 @@ impl Etcd {
     }
 
     fn find_leader(&self) -> Option<usize> {
-        let claims = self.members.iter().enumerate().filter(|(_, member)| member.runs() && !member.paused);
+        let claims = self.members.iter().enumerate().filter(|(_, member)| member.is_running());
         claims
             .filter_map(|(i, member)| {
                 let output = self
@@ -275,7 +285,7 @@ impl Etcd {
     }
 
     fn etcdctl_to(&self, endpoints: &str) -> Command {
-        let mut command = Command::new(self.bin.join("etcdctl"));
+        let mut command = program(&self.bin.join("etcdctl"));
         command.env("ETCDCTL_API", "3");
         match &self.certificates {
             None => command.env("ETCDCTL_ENDPOINTS", endpoints),
@@ -368,6 +378,15 @@ impl From<StartError> for Error {
             StartError::Other(error) => error,
         }
     }
+}
+
+/// A program of etcd, without the settings for it that may be in this process's environment.
+fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
+        command.env_remove(name);
+    }
+    command
 }
 
 fn reserve_ports() -> (Port, Port) {

@@ -25,7 +25,7 @@ pub use error::{Error, Result};
 pub use etcd::{Etcd, Version};
 pub use ports::Port;
 pub use probe::{Capability, require};
-pub use proc::{Line, Proc, Stream};
+pub use proc::{Line, Proc, Stream, is_stopped};
 pub use reaper::run_dir;
 pub use relay::{Direction, Relay};
 pub use rustix::process::Signal;

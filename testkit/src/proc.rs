@@ -1,6 +1,7 @@
 //! A process under test: its output line by line while it runs, signals, its end.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -235,4 +236,14 @@ fn capture(from: impl Read + Send + 'static, stream: Stream, output: &Arc<Output
         output.lock().closed += 1;
         output.changed.notify_all();
     });
+}
+
+/// Whether every thread of the process `pid` stands still, after SIGSTOP.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the command name, which may hold anything but ends with the last `)`.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
 }

@@ -7,7 +7,8 @@
 //! that is still listed and removes the run directory.
 //!
 //! What the reaper misses, because someone killed it too, the next run sweeps: a run directory holds a lock file
-//! that its owner keeps locked, and a directory whose lock is free belongs to nobody any more.
+//! that its owner keeps locked, and a directory whose lock is free belongs to nobody any more. It is removed, and
+//! processes whose command line names it (each server's does) are killed.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{self, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::now;
 use crate::fetch::servers_dir;
@@ -91,13 +94,55 @@ fn start() -> std::io::Result<Reaper> {
     Ok(Reaper { dir, pipe: Mutex::new(pipe), _lock: lock })
 }
 
-/// Removes the run directories of processes that are gone without their reaper.
+/// Removes the run directories of processes that are gone without their reaper, and kills what works in them.
 fn sweep(runs: &Path) {
     let Ok(entries) = fs::read_dir(runs) else { return };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let Ok(lock) = File::open(dir.join("lock")) else { continue };
         if lock.try_lock().is_ok() {
+            for pid in processes_that_name(&dir) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
             let _ = fs::remove_dir_all(&dir);
         }
+    }
+}
+
+fn processes_that_name(dir: &Path) -> impl Iterator<Item = Pid> {
+    let name = format!("{}/", dir.display());
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(move |process| {
+        let arguments = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let pid = process.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw)?;
+        String::from_utf8_lossy(&arguments).contains(&name).then_some(pid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::wait_until;
+    use std::time::Duration;
+
+    #[test]
+    fn a_sweep_ends_what_a_lost_run_left_and_spares_a_live_one() {
+        let runs = run_dir("runs");
+        let sleeper = |name: &str| {
+            let dir = runs.join(name);
+            fs::create_dir(&dir).unwrap();
+            let lock = File::create(dir.join("lock")).unwrap();
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 600 & wait", "sh"]).arg(dir.join("data"));
+            (crate::Proc::spawn(command), lock, dir)
+        };
+        let (lost, lost_lock, lost_dir) = sleeper("lost");
+        let (live, live_lock, live_dir) = sleeper("live");
+        live_lock.lock().unwrap();
+        drop(lost_lock);
+        sweep(&runs);
+        assert!(wait_until(Duration::from_secs(30), || lost.try_wait().is_some()));
+        assert!(!lost_dir.exists());
+        assert!(live.try_wait().is_none());
+        assert!(live_dir.exists());
     }
 }

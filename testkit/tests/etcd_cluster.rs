@@ -17,7 +17,12 @@ fn a_cluster_elects_another_leader_when_its_leader_is_killed_or_frozen() {
         let second = etcd.leader_index();
         etcd.pause(second);
         assert!(wait_until(Duration::from_secs(30), || etcd.leader_index() != second));
+        // A member can be restarted while another one is frozen.
+        etcd.restart((second + 1) % 3);
         etcd.resume(second);
+        etcd.wait_ready();
+        (0..3).for_each(|i| etcd.kill(i));
+        (0..3).for_each(|i| etcd.launch(i));
         etcd.wait_ready();
         assert_eq!(etcd.etcdctl_ok(&["get", "key", "--print-value-only"]), "one\n");
     }

@@ -3,16 +3,17 @@
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::options::Options;
-use super::{StartError, reserve_ports};
+use super::{StartError, program, reserve_ports};
 use crate::clock::wait_until;
 use crate::error::{Error, Result};
 use crate::ports::Port;
+use crate::proc::is_stopped;
 use crate::reaper;
 use crate::tls::Certificates;
 
@@ -20,7 +21,7 @@ use crate::tls::Certificates;
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) client: Port,
-    pub(super) paused: bool,
+    paused: bool,
     args: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
@@ -72,7 +73,7 @@ impl Member {
             .open(&self.log)
             .and_then(|log| Ok((log.try_clone()?, log)));
         let (out, err) = log.map_err(|e| Error::new(format!("{}: {e}", self.log.display())))?;
-        let child = Command::new(bin.join("etcd"))
+        let child = program(&bin.join("etcd"))
             .args(&self.args)
             .stdin(Stdio::null())
             .stdout(out)
@@ -85,8 +86,9 @@ impl Member {
         Ok(())
     }
 
-    pub(super) fn runs(&self) -> bool {
-        self.child.is_some()
+    /// Whether it was started, and is not paused.
+    pub(super) fn is_running(&self) -> bool {
+        self.child.is_some() && !self.paused
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -160,14 +162,4 @@ impl Member {
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
-}
-
-/// Whether every thread of the process stands still.
-fn is_stopped(pid: u32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    threads.flatten().all(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state follows the command name, which may hold anything but ends with the last `)`.
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    })
 }
