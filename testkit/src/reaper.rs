@@ -132,8 +132,11 @@ mod tests {
             fs::create_dir(&dir).unwrap();
             let lock = File::create(dir.join("lock")).unwrap();
             let mut command = Command::new("sh");
-            command.args(["-c", "sleep 600 & wait", "sh"]).arg(dir.join("data"));
-            (crate::Proc::spawn(command), lock, dir)
+            command.args(["-c", "echo ready; sleep 600 & wait", "sh"]).arg(dir.join("data"));
+            let proc = crate::Proc::spawn(command);
+            // Its command line can be read only some time after it was started.
+            proc.wait_line(|line| line == "ready", Duration::from_secs(30));
+            (proc, lock, dir)
         };
         let (lost, lost_lock, lost_dir) = sleeper("lost");
         let (live, live_lock, live_dir) = sleeper("live");
