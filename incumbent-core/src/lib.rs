@@ -12,6 +12,7 @@ mod format;
 pub mod guarantees;
 pub mod handover;
 pub mod ids;
+pub mod lease_file;
 pub mod record;
 mod rng;
 pub mod time;

@@ -1,1 +1,46 @@
-//! The process between incumbent and what it runs: watches the deadline, kills the whole tree.
+//! The process between incumbent and what it runs: watches the deadline, kills the whole tree, proves it empty.
+//!
+//! [`Guardian`] is the parent's side, [`guardian_main`] the process itself. Between them goes a socket; both read the
+//! deadline from the term's [lease file](incumbent_core::lease_file), and at the deadline both kill. The guardian kills, too,
+//! when the parent dies; the parent does when the guardian dies or is frozen. Nothing here knows of elections, networks
+//! or runtimes.
+//!
+//! On Linux the tree is everything that descends from the command, wherever it went: the guardian and the parent are
+//! subreapers, and where a cgroup (v2) may be made the command is born in one. A process that other means started on the
+//! command's behalf (`systemd-run`, `at`, a container engine) is not in the tree. Elsewhere the tree is the command's
+//! process group.
+//!
+//! The command runs in a session of its own without a controlling terminal, its standard streams untouched. So Ctrl-C
+//! reaches it only through [`Guardian::signal`], `/dev/tty` is not there, and reading from a terminal never stops it.
+
+mod cgroup;
+mod channel;
+pub mod clock;
+mod fork;
+mod launch;
+pub mod lease_file;
+mod message;
+mod parent;
+mod process;
+#[cfg_attr(not(target_os = "linux"), path = "tree_groups.rs")]
+mod tree;
+mod watch;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use lease_file::{LeaseFileReader, LeaseFileWriter};
+pub use message::{ExitStatus, GuardianEvent, KillCause, StartFailure, StartFailureKind};
+pub use parent::{Guardian, StartSpec};
+pub use process::guardian_main;
+
+/// The hidden subcommand that the program of a guardian answers with [`guardian_main`].
+pub const SUBCOMMAND: &str = "__guardian";
+
+/// The program that this process runs, to be its own guardian's; the same one even if the file was replaced meanwhile.
+///
+/// # Errors
+/// Where the system does not tell.
+pub fn own_program() -> io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+}

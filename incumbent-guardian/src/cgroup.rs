@@ -1,0 +1,170 @@
+//! A cgroup (v2) of the command's own, where one may be made: the kernel then kills all of it at once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Its name is this and the pid of the guardian that made it.
+const PREFIX: &str = "incumbent-";
+
+/// The cgroup of one command. It is not removed when this is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes a cgroup below the one in which this process is.
+    ///
+    /// # Errors
+    /// Where there is no cgroup v2, it is mounted read-only or belongs to somebody else, or the kernel (before 5.14)
+    /// cannot kill one: then do without.
+    pub(crate) fn create() -> io::Result<Cgroup> {
+        let mounts = fs::read("/proc/self/mountinfo")?;
+        let own = fs::read("/proc/self/cgroup")?;
+        let base = locate(&mounts, &own).ok_or(io::ErrorKind::NotFound)?;
+        sweep(&base)?;
+        let cgroup = Cgroup { path: base.join(format!("{PREFIX}{}", std::process::id())) };
+        match fs::create_dir(&cgroup.path) {
+            // The pid was used before, by a guardian that could not tidy up; it can be removed only if it is empty.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                cgroup.remove()?;
+                fs::create_dir(&cgroup.path)?;
+            }
+            other => other?,
+        }
+        if !cgroup.path.join("cgroup.kill").exists() {
+            cgroup.remove()?;
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(cgroup)
+    }
+
+    /// The cgroup that the guardian made.
+    pub(crate) fn existing(path: PathBuf) -> Cgroup {
+        Cgroup { path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder as a descriptor, to start a process in it.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        File::open(&self.path)
+    }
+
+    /// Stops and kills every process in it. One write each: no fork can slip through.
+    pub(crate) fn kill(&self) {
+        // Stopped first, so that no process reacts to the death of another. A killed process leaves the freezer.
+        let _ = fs::write(self.path.join("cgroup.freeze"), "1");
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+    }
+
+    /// Whether no living process is in it. If that cannot be read, it is not known to be empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        match fs::read_to_string(self.path.join("cgroup.events")) {
+            Ok(events) => events.lines().any(|line| line == "populated 0"),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// The pids in it, for a report.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let pids = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        pids.lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Removes it, and the empty ones that the command made below it.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        remove_tree(&self.path)
+    }
+}
+
+/// Removes what guardians left that were killed together with their parents. Only an empty one can be removed.
+fn sweep(base: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(base)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if pid.and_then(|pid| pid.parse().ok()).is_some_and(|pid| !crate::tree::is_alive(pid)) {
+            let _ = remove_tree(&entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    fs::remove_dir(path)
+}
+
+/// The folder of this process's own cgroup, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+fn locate(mounts: &[u8], own: &[u8]) -> Option<PathBuf> {
+    let own = own.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    let own = Path::new(OsStr::from_bytes(own));
+    mounts.split(|byte| *byte == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let separator = fields.iter().position(|field| *field == b"-")?;
+        if *fields.get(separator + 1)? != b"cgroup2" {
+            return None;
+        }
+        let root = PathBuf::from(unescape(fields.get(3)?));
+        let mount = PathBuf::from(unescape(fields.get(4)?));
+        // A mount of another part of the hierarchy does not show our own cgroup.
+        let below = own.strip_prefix(root).ok()?;
+        if below.components().any(|component| component == std::path::Component::ParentDir) {
+            return None;
+        }
+        Some(mount.join(below))
+    })
+}
+
+/// Undoes the octal escapes of mountinfo.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_its_own_folder_on_a_unified_and_on_a_hybrid_machine() {
+        let unified = b"25 30 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let own = b"0::/user.slice/user-1000.slice/session-2.scope\n";
+        let expected = "/sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope";
+        assert_eq!(locate(unified, own), Some(expected.into()));
+
+        let hybrid = b"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                       41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let own = b"9:name=systemd:/a\n0::/b\n";
+        assert_eq!(locate(hybrid, own), Some("/sys/fs/cgroup/unified/b".into()));
+        assert_eq!(locate(hybrid, b"9:name=systemd:/a\n"), None);
+        assert_eq!(locate(b"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", own), None);
+    }
+
+    #[test]
+    fn a_mount_of_a_part_is_seen_relative_to_it_and_a_foreign_part_is_not_used() {
+        let mounts = b"1 2 0:1 /pods/a\\040b /cg\\040roups rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(locate(mounts, b"0::/pods/a b/c\n"), Some("/cg roups/c".into()));
+        assert_eq!(locate(mounts, b"0::/elsewhere\n"), None);
+        let mounts = b"1 2 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(locate(mounts, b"0::/../other\n"), None);
+    }
+}

@@ -1,0 +1,320 @@
+//! Lease files on disk: one per term, written by the elector, read by the guardian and by the job.
+//!
+//! The writer does not map the file: it changes the last 16 bytes with one `pwrite`, so that a full disk is an error it
+//! can report and never a `SIGBUS`. Readers may map it all the same, since file and mapping share the page cache.
+//! The deadline is written before its complement and read before it, so a reader that meets the writer half-way sees a
+//! mismatch and tries again.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use incumbent_core::lease_file::{
+    DEADLINE_OFFSET, LEN, LeaseWord, READ_ATTEMPTS, Unreadable, encode_deadline,
+};
+use incumbent_core::{BootInstant, ElectionName, FencingToken};
+use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::io::Errno;
+
+const EXTENSION: &str = "lease";
+
+/// The folder for lease files: `$XDG_RUNTIME_DIR/incumbent`, else `/run/incumbent`, else a folder in `state_dir` whose
+/// name holds the boot id, since a deadline means nothing after a reboot. It is created if it is missing.
+///
+/// # Errors
+/// That of the last choice, if none of the three can be created and written to.
+pub fn lease_dir(state_dir: &Path) -> io::Result<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    for base in runtime.into_iter().chain([PathBuf::from("/run")]) {
+        // The base belongs to the system: only our own folder in it is ours to make.
+        if base.is_absolute()
+            && base.is_dir()
+            && let Ok(dir) = usable(base.join("incumbent"))
+        {
+            return Ok(dir);
+        }
+    }
+    usable(state_dir.join(format!("lease-{}", boot_id())))
+}
+
+fn usable(dir: PathBuf) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    access(&dir, Access::WRITE_OK | Access::EXEC_OK)?;
+    Ok(dir)
+}
+
+#[cfg(target_os = "linux")]
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| "unknown-boot".into(), |id| id.trim().to_owned())
+}
+
+/// Without a boot id a leftover of another boot is still harmless: the sweep finds its lock free.
+#[cfg(not(target_os = "linux"))]
+fn boot_id() -> String {
+    "unknown-boot".into()
+}
+
+/// Removes the lease files in `dir` whose writers are gone. A living writer holds a `flock` on its file, so neither a
+/// reused pid nor another pid namespace can mislead this. Returns how many files were removed.
+///
+/// # Errors
+/// If the folder cannot be listed. A file that cannot be opened or removed is left alone.
+pub fn sweep(dir: &Path) -> io::Result<usize> {
+    let mut removed = 0;
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && fs::remove_file(&path).is_ok() {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// The one writer of a term's lease file. Dropping it ends the term in the file and removes the file.
+#[derive(Debug)]
+pub struct LeaseFileWriter {
+    file: File,
+    path: PathBuf,
+    token: FencingToken,
+    over: bool,
+}
+
+impl LeaseFileWriter {
+    /// Makes the file of a new term in `dir` under a name that no other term has or had, readable by this user only, with
+    /// its space allocated, and sweeps what dead writers left there.
+    ///
+    /// # Errors
+    /// Any that creating, allocating or writing gives; with a full disk this call fails, and no later one.
+    pub fn create(
+        dir: &Path,
+        election: &ElectionName,
+        token: FencingToken,
+        deadline: BootInstant,
+    ) -> io::Result<LeaseFileWriter> {
+        static TERM: AtomicU64 = AtomicU64::new(0);
+        sweep(dir)?;
+        loop {
+            let name = format!(
+                "{election}.{token}.{}-{}-{}.{EXTENSION}",
+                std::process::id(),
+                crate::clock::now().as_nanos(),
+                TERM.fetch_add(1, Ordering::Relaxed)
+            );
+            let path = dir.join(name);
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            // A sweep of another process may meet the file before it is locked, and then it is gone.
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            if !locked || file.metadata()?.nlink() == 0 {
+                continue;
+            }
+            let filled = allocate(&file)
+                .and_then(|()| file.write_all_at(&LeaseWord::new(token, deadline).encode(), 0));
+            if let Err(error) = filled {
+                let _ = fs::remove_file(&path);
+                return Err(error);
+            }
+            return Ok(LeaseFileWriter { file, path, token, over: false });
+        }
+    }
+
+    /// Where the file is: what `INCUMBENT_LEASE_FILE` says.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The token of the term.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Moves the deadline. A term that is over stays over: then this does nothing.
+    ///
+    /// # Errors
+    /// If the write fails; the deadline before it then stands, and the job is killed at that.
+    pub fn set_deadline(&mut self, deadline: BootInstant) -> io::Result<()> {
+        if self.over {
+            return Ok(());
+        }
+        self.over = deadline == BootInstant::ZERO;
+        self.file.write_all_at(&encode_deadline(deadline), DEADLINE_OFFSET as u64)
+    }
+
+    /// Says that the term is over, for good.
+    ///
+    /// # Errors
+    /// If the write fails. Then the job may believe in the term until the deadline: do not release before that.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.set_deadline(BootInstant::ZERO)
+    }
+}
+
+impl Drop for LeaseFileWriter {
+    fn drop(&mut self) {
+        // Nobody is left to hear of an error: a reader that holds the file open still has the deadline.
+        let _ = self.end();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes sure that the file's space is there.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, LEN as u64) {
+        // A file system that cannot allocate ahead: writing the bytes is what posix_fallocate does there, too.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&[0; LEN], 0),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(file: &File) -> io::Result<()> {
+    file.write_all_at(&[0; LEN], 0)
+}
+
+/// Reads a term's lease file, without mapping it: whatever becomes of the file, this never faults.
+#[derive(Debug)]
+pub struct LeaseFileReader {
+    file: File,
+}
+
+impl LeaseFileReader {
+    /// Opens the lease file of a term. Its path is never reused, so a missing file is a term that is over.
+    ///
+    /// # Errors
+    /// Any that opening gives.
+    pub fn open(path: &Path) -> io::Result<LeaseFileReader> {
+        Ok(LeaseFileReader { file: File::open(path)? })
+    }
+
+    /// What the file says now. Tries [`READ_ATTEMPTS`] times while the writer is at work.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: the term is not valid. A file that cannot be read counts as one of the wrong length.
+    pub fn read(&self) -> Result<LeaseWord, Unreadable> {
+        let mut bytes = [0; LEN + 1];
+        for _ in 0..READ_ATTEMPTS {
+            let len = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut bytes[..], 0));
+            match LeaseWord::decode(&bytes[..len.unwrap_or(0)]) {
+                Err(Unreadable::Mismatch) => {}
+                done => return done,
+            }
+        }
+        Err(Unreadable::Mismatch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const TOKEN: FencingToken = FencingToken(17);
+    const SOON: BootInstant = BootInstant::from_nanos(1_000);
+
+    fn writer(dir: &Path) -> LeaseFileWriter {
+        LeaseFileWriter::create(dir, &"billing".parse().unwrap(), TOKEN, SOON).unwrap()
+    }
+
+    #[test]
+    fn a_reader_follows_the_writer_to_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = writer(dir.path());
+        let reader = LeaseFileReader::open(writer.path()).unwrap();
+        assert_eq!(reader.read(), Ok(LeaseWord::new(TOKEN, SOON)));
+
+        let later = BootInstant::from_nanos(u64::MAX - 1);
+        writer.set_deadline(later).unwrap();
+        assert_eq!(reader.read(), Ok(LeaseWord::new(TOKEN, later)));
+
+        writer.end().unwrap();
+        writer.set_deadline(later).unwrap();
+        assert_eq!(reader.read(), Ok(LeaseWord::new(TOKEN, BootInstant::ZERO)), "the end is final");
+
+        let path = writer.path().to_owned();
+        drop(writer);
+        assert!(!path.exists());
+        assert_eq!(LeaseFileReader::open(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!reader.read().unwrap().is_valid(BootInstant::from_nanos(1)));
+    }
+
+    #[test]
+    fn every_term_has_a_file_of_its_own_that_others_cannot_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = writer(dir.path());
+        let second = writer(dir.path());
+        assert_ne!(first.path(), second.path());
+        let metadata = fs::metadata(first.path()).unwrap();
+        assert_eq!((metadata.mode() & 0o777, metadata.len()), (0o600, 32));
+    }
+
+    #[test]
+    fn a_truncated_or_overgrown_file_is_invalid_and_no_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = writer(dir.path());
+        let reader = LeaseFileReader::open(writer.path()).unwrap();
+        for len in [0, 8, 31, 33] {
+            File::options().write(true).open(writer.path()).unwrap().set_len(len).unwrap();
+            assert_eq!(reader.read(), Err(Unreadable::Length), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_torn_lease_word_is_invalid() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = writer(dir.path());
+        let reader = LeaseFileReader::open(writer.path()).unwrap();
+        writer.file.write_all_at(&u64::MAX.to_le_bytes(), DEADLINE_OFFSET as u64).unwrap();
+        assert_eq!(reader.read(), Err(Unreadable::Mismatch));
+    }
+
+    #[test]
+    fn readers_never_see_a_deadline_that_was_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = writer(dir.path());
+        let reader = LeaseFileReader::open(writer.path()).unwrap();
+        let done = AtomicBool::new(false);
+        // Every byte of these two differs, so any mixture of them is neither.
+        let deadlines = [0x1111_1111_1111_1111, 0x2222_2222_2222_2222].map(BootInstant::from_nanos);
+        writer.set_deadline(deadlines[0]).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..50_000 {
+                    writer.set_deadline(deadlines[round % 2]).unwrap();
+                }
+                done.store(true, Ordering::Release);
+            });
+            while !done.load(Ordering::Acquire) {
+                if let Ok(word) = reader.read() {
+                    assert!(deadlines.contains(&word.deadline().unwrap()), "{word:?}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_sweep_removes_what_dead_writers_left_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let alive = writer(dir.path());
+        let dead = dir.path().join("billing.3.1-1-1.lease");
+        let other = dir.path().join("something-else");
+        fs::write(&dead, LeaseWord::new(FencingToken(3), SOON).encode()).unwrap();
+        fs::write(&other, "").unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), 1);
+        assert!(alive.path().exists() && other.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn the_last_choice_of_a_folder_carries_the_boot_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let chosen = usable(dir.path().join(format!("lease-{}", boot_id()))).unwrap();
+        assert_eq!(fs::metadata(&chosen).unwrap().mode() & 0o777, 0o700);
+        assert!(usable(PathBuf::from("/proc/incumbent")).is_err());
+    }
+}

@@ -1,0 +1,416 @@
+//! Deadlines, deaths and freezes of the guardian, the parent and both.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use incumbent_guardian::{ExitStatus, GuardianEvent, KillCause, clock};
+use libtest_mimic::Trial;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
+
+use crate::harness::{
+    LONG, Parent, User, assert_silent, is_alive, is_stopped, marked, own_cgroup, scratch, send, set_deadline,
+    sh, ticker, ticks, until, until_ticking, users,
+};
+use crate::parent::Plan;
+use crate::test;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test!(etcd_e3_consul_9788_the_tree_is_dead_at_the_deadline),
+        test!(kubernetes_23731_a_renewed_term_goes_on_and_an_ended_one_is_killed_at_once),
+        test!(a_lease_that_is_over_starts_nothing),
+        test!(a_truncated_lease_file_is_the_end),
+        test!(i7_sigkill_of_the_guardian_kills_the_tree),
+        test!(i7_sigkill_of_the_parent_kills_the_tree),
+        test!(a_frozen_guardian_does_not_save_the_tree_at_the_deadline),
+        test!(a_frozen_guardian_does_not_save_the_tree_from_a_kill),
+        test!(a_frozen_parent_does_not_save_the_tree_at_the_deadline),
+        test!(both_frozen_the_guardian_wakes_first_and_no_tick_follows),
+        test!(both_frozen_the_parent_wakes_first_and_no_tick_follows),
+        test!(both_frozen_and_the_guardian_killed_the_parent_kills_on_waking),
+        test!(stellar_core_883_the_lock_is_free_only_when_all_are_gone),
+        test!(root_what_cannot_die_is_reported_and_not_called_empty),
+        test!(root_a_full_disk_under_the_lease_file_is_an_error_before_the_start),
+    ]
+}
+
+/// A command whose own process, child and setsid grandchild all tick, each into a file of its own.
+struct Tree {
+    dir: tempfile::TempDir,
+    files: Vec<PathBuf>,
+    plan: Plan,
+}
+
+impl Tree {
+    fn new(lease_ms: u64, lead_ms: u64) -> Tree {
+        let dir = scratch();
+        let files: Vec<PathBuf> = ["main", "child", "grandchild"].map(|name| dir.path().join(name)).into();
+        let script = format!(
+            "sh -c '{}' & (setsid sh -c '{}' </dev/null >/dev/null 2>&1 &); {}",
+            ticker(&files[1]),
+            ticker(&files[2]),
+            ticker(&files[0])
+        );
+        let plan = Plan { dir: dir.path().into(), argv: sh(&script), lease_ms, lead_ms, ..Plan::default() };
+        Tree { dir, files, plan }
+    }
+
+    fn start(&mut self, user: User) -> Parent {
+        let mut parent = Parent::spawn_as(user, std::mem::take(&mut self.plan));
+        parent.started();
+        self.files.iter().for_each(|file| until_ticking(file));
+        parent
+    }
+
+    /// The processes of the tree, except the short-lived sleeps.
+    fn pids(&self) -> Vec<i32> {
+        self.files.iter().flat_map(|file| marked(file)).collect()
+    }
+
+    /// Those that stay: a shell's child looks like it until it executes something.
+    fn lasting_pids(&self) -> Vec<i32> {
+        let pids = self.pids();
+        std::thread::sleep(Duration::from_millis(100));
+        pids.into_iter().filter(|pid| is_alive(*pid)).collect()
+    }
+
+    fn total(&self) -> u64 {
+        self.files.iter().map(|file| ticks(file)).sum()
+    }
+
+    fn assert_dead(&self) {
+        assert_eq!(self.pids(), [0; 0]);
+        self.files.iter().for_each(|file| assert_silent(file));
+    }
+
+    /// Freezes every process of the tree, also the sleeps, in rounds, since they come and go.
+    fn freeze(&self) {
+        until("the tree is frozen", || {
+            self.pids().into_iter().for_each(|pid| send(pid, Signal::STOP));
+            let before = self.total();
+            std::thread::sleep(Duration::from_millis(100));
+            self.pids().into_iter().all(is_stopped) && self.total() == before
+        });
+    }
+}
+
+fn freeze(pid: i32) {
+    send(pid, Signal::STOP);
+    until("it is frozen", || is_stopped(pid));
+}
+
+fn position(events: &[GuardianEvent], wanted: &GuardianEvent) -> usize {
+    let found = events.iter().position(|event| event == wanted);
+    found.unwrap_or_else(|| panic!("no {wanted:?} in {events:?}"))
+}
+
+fn killing(cause: KillCause) -> GuardianEvent {
+    GuardianEvent::Killing { cause }
+}
+
+fn etcd_e3_consul_9788_the_tree_is_dead_at_the_deadline() {
+    for user in users() {
+        // Ten seconds of lead are for a busy machine; the kill itself takes some milliseconds.
+        let mut tree = Tree::new(LONG, 10_000);
+        let mut parent = tree.start(user);
+        let before = clock::now();
+        parent.order("renew 11000");
+        let (event, at) = parent.event();
+        assert_eq!(event, killing(KillCause::Deadline));
+        assert!(at >= (before + Duration::from_secs(1)).as_nanos(), "killed before its time");
+        let mut last = parent.event();
+        while last.0 != GuardianEvent::Empty {
+            last = parent.event();
+        }
+        assert!(last.1 < (before + Duration::from_secs(11)).as_nanos(), "killed after the deadline");
+        tree.assert_dead();
+    }
+}
+
+fn kubernetes_23731_a_renewed_term_goes_on_and_an_ended_one_is_killed_at_once() {
+    let mut tree = Tree::new(3_000, 100);
+    let mut parent = tree.start(User::Own);
+    let first_deadline = clock::now() + Duration::from_secs(3);
+    while clock::now() < first_deadline {
+        parent.order("renew 5000");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    parent.order(&format!("renew {LONG}"));
+    tree.files.iter().for_each(|file| until_ticking(file));
+    // Nobody orders a kill: the guardian hears of the end by itself, an hour before the deadline.
+    parent.order("end");
+    let events = parent.rest();
+    assert_eq!(events[0], killing(KillCause::Deadline));
+    tree.assert_dead();
+}
+
+fn a_lease_that_is_over_starts_nothing() {
+    let mut tree = Tree::new(0, 0);
+    let files = tree.files.clone();
+    let mut parent = Parent::spawn(std::mem::take(&mut tree.plan));
+    assert_eq!(parent.rest(), [killing(KillCause::Deadline), GuardianEvent::Empty]);
+    assert!(files.iter().all(|file| !file.exists()), "the command ran");
+}
+
+fn a_truncated_lease_file_is_the_end() {
+    let mut tree = Tree::new(LONG, 0);
+    let mut parent = tree.start(User::Own);
+    File::options().write(true).open(&parent.lease_file).unwrap().set_len(7).unwrap();
+    // A truncation is a change like any other, so nobody has to wait for the deadline.
+    assert_eq!(parent.rest()[0], killing(KillCause::Deadline));
+    tree.assert_dead();
+}
+
+fn i7_sigkill_of_the_guardian_kills_the_tree() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = tree.start(user);
+        send(parent.guardian, Signal::KILL);
+        let events = parent.rest();
+        assert_eq!(events[0], killing(KillCause::GuardianLost));
+        position(&events, &GuardianEvent::Exited(ExitStatus::Signal(9)));
+        tree.assert_dead();
+    }
+}
+
+fn i7_sigkill_of_the_parent_kills_the_tree() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = tree.start(user);
+        let guardian = parent.guardian;
+        parent.send(Signal::KILL);
+        parent.wait();
+        until("the guardian has done its work", || !is_alive(guardian));
+        tree.assert_dead();
+        assert!(!parent.lease_file.exists(), "the lease file of a dead writer is left behind");
+    }
+}
+
+fn a_frozen_guardian_does_not_save_the_tree_at_the_deadline() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 1_000);
+        let mut parent = tree.start(user);
+        freeze(parent.guardian);
+        parent.order("renew 1500");
+        let events = parent.rest();
+        assert_eq!(events[0], killing(KillCause::GuardianLost));
+        tree.assert_dead();
+        assert!(!is_alive(parent.guardian));
+    }
+}
+
+fn a_frozen_guardian_does_not_save_the_tree_from_a_kill() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = tree.start(user);
+        freeze(parent.guardian);
+        parent.order("kill");
+        parent.rest();
+        tree.assert_dead();
+    }
+}
+
+fn a_frozen_parent_does_not_save_the_tree_at_the_deadline() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 1_000);
+        let mut parent = tree.start(user);
+        freeze(parent.pid());
+        set_deadline(&parent.lease_file, Duration::from_millis(1_500));
+        until("the tree is dead", || tree.pids().is_empty());
+        assert!(is_stopped(parent.pid()));
+        tree.assert_dead();
+        parent.send(Signal::CONT);
+        let events = parent.rest();
+        position(&events, &killing(KillCause::Deadline));
+    }
+}
+
+/// Freezes parent, guardian and tree past the deadline.
+fn frozen_past_the_deadline(user: User) -> (Tree, Parent, u64) {
+    let mut tree = Tree::new(LONG, 0);
+    let parent = tree.start(user);
+    freeze(parent.guardian);
+    freeze(parent.pid());
+    tree.freeze();
+    set_deadline(&parent.lease_file, Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!tree.pids().is_empty(), "the tree died of something else");
+    let total = tree.total();
+    (tree, parent, total)
+}
+
+fn both_frozen_the_guardian_wakes_first_and_no_tick_follows() {
+    for user in users() {
+        let (tree, mut parent, total) = frozen_past_the_deadline(user);
+        send(parent.guardian, Signal::CONT);
+        until("the tree is dead", || tree.pids().is_empty());
+        assert_eq!(tree.total(), total, "user code ran after the guardian woke");
+        tree.assert_dead();
+        parent.send(Signal::CONT);
+        parent.rest();
+        assert_eq!(tree.total(), total);
+    }
+}
+
+fn both_frozen_the_parent_wakes_first_and_no_tick_follows() {
+    for user in users() {
+        let (tree, mut parent, total) = frozen_past_the_deadline(user);
+        parent.send(Signal::CONT);
+        parent.rest();
+        assert_eq!(tree.total(), total, "user code ran after the parent woke");
+        tree.assert_dead();
+    }
+}
+
+fn both_frozen_and_the_guardian_killed_the_parent_kills_on_waking() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = tree.start(user);
+        freeze(parent.pid());
+        freeze(parent.guardian);
+        send(parent.guardian, Signal::KILL);
+        until("the guardian is dead", || !is_alive(parent.guardian));
+        parent.send(Signal::CONT);
+        let events = parent.rest();
+        assert_eq!(events[0], killing(KillCause::GuardianLost));
+        tree.assert_dead();
+    }
+}
+
+fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
+    let mut tree = Tree::new(LONG, 0);
+    let lock = tree.dir.path().join("lock");
+    tree.plan.lock = Some(lock.clone());
+    let mut parent = tree.start(User::Own);
+    let lock = File::open(lock).unwrap();
+    let free = || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+
+    let cgroup = tree.pids().into_iter().find_map(own_cgroup);
+
+    // Parent and guardian die at once, so nobody is left to kill: the kernel still knows who holds the lock.
+    freeze(parent.guardian);
+    parent.send(Signal::KILL);
+    parent.wait();
+    send(parent.guardian, Signal::KILL);
+    until("the guardian is dead", || !is_alive(parent.guardian));
+    assert!(!tree.pids().is_empty() && !free(), "the lock is free while the tree lives");
+
+    let pids = tree.lasting_pids();
+    let (last, others) = pids.split_last().unwrap();
+    others.iter().for_each(|pid| send(*pid, Signal::KILL));
+    until("one is left", || others.iter().all(|pid| !is_alive(*pid)));
+    assert!(!free(), "the lock is free while the grandchild lives");
+    send(*last, Signal::KILL);
+    until("the lock is free", free);
+
+    // Nobody could tidy up, so the next guardian does.
+    let argv = sh("exit 0");
+    let dir = tree.dir.path().into();
+    Parent::spawn(Plan { dir, argv, lease_ms: LONG, ..Plan::default() }).rest();
+    assert!(cgroup.is_none_or(|cgroup| !cgroup.exists()), "the cgroup is left behind");
+}
+
+/// For what only root can inject: fails at once where it cannot, and says how to leave it out.
+fn need_root(what: &str) {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test {what}, for which it must be root: leave it out with `--skip root_`"
+    );
+}
+
+fn root_what_cannot_die_is_reported_and_not_called_empty() {
+    need_root("freezes a cgroup");
+    let freezer = Freezer::new();
+    let mut tree = Tree::new(LONG, 0);
+    let mut parent = tree.start(User::Nobody);
+    let pids = tree.lasting_pids();
+    pids.iter().for_each(|pid| freezer.add(*pid));
+    freezer.set("FROZEN");
+    parent.order("kill");
+    let reported = loop {
+        match parent.event().0 {
+            GuardianEvent::NotEmpty { pids } => break pids,
+            GuardianEvent::Empty => panic!("called empty while {pids:?} are alive"),
+            _ => {}
+        }
+    };
+    assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
+    freezer.set("THAWED");
+    parent.rest();
+    tree.assert_dead();
+}
+
+/// A cgroup (v1) whose frozen processes SIGKILL cannot reach, like those in an uninterruptible sleep.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Freezer {
+        let base = Path::new("/sys/fs/cgroup/freezer");
+        assert!(
+            base.join("cgroup.procs").exists(),
+            "this test needs the v1 freezer at {}: leave it out with `--skip root_what_cannot_die`",
+            base.display()
+        );
+        let path = base.join(format!("incumbent-test-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Freezer(path)
+    }
+
+    fn add(&self, pid: i32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn set(&self, state: &str) {
+        fs::write(self.0.join("freezer.state"), state).unwrap();
+        until(state, || fs::read_to_string(self.0.join("freezer.state")).unwrap().trim() == state);
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("freezer.state"), "THAWED");
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn root_a_full_disk_under_the_lease_file_is_an_error_before_the_start() {
+    need_root("mounts a small file system");
+    let dir = scratch();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "incumbent-test"])
+        .arg(dir.path())
+        .status()
+        .unwrap();
+    assert!(mounted.success(), "cannot mount a tmpfs here: leave it out with `--skip root_a_full_disk`");
+    let _unmount = Unmount(dir.path().into());
+
+    let create = || {
+        let election = "billing".parse().unwrap();
+        let token = incumbent_core::FencingToken(1);
+        incumbent_guardian::LeaseFileWriter::create(dir.path(), &election, token, clock::now())
+    };
+    let mut before = create().unwrap();
+    let mut filler = File::create(dir.path().join("filler")).unwrap();
+    while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
+
+    assert_eq!(create().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no half-made file is left");
+    // A term that has its file already can still renew and end.
+    before.set_deadline(clock::now() + Duration::from_secs(1)).unwrap();
+    before.end().unwrap();
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
