@@ -69,7 +69,7 @@ fn consul_985_the_command_is_executed_without_a_shell() {
 fn the_command_leads_a_session_of_its_own_and_a_cgroup_where_there_may_be_one() {
     let dir = scratch();
     for user in users() {
-        let mut parent = Parent::spawn_as(user, plan(&dir, sh("sleep 600; :")));
+        let mut parent = Parent::spawn_as(user, plan(&dir, ["sleep", "600"].map(OsString::from).into()));
         let pid = parent.started();
         let fields = stat(pid).unwrap();
         let own = pid.to_string();
