@@ -26,7 +26,7 @@ pub use elector::{
     Answer, Call, CallId, Elector, ElectorConfig, Event, Input, LossReason, Output, StopReason,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use fence::{Admission, HighWater};
+pub use fence::{Admission, Fence, HighWater};
 pub use guarantees::Guarantees;
 pub use handover::HandoverRequest;
 pub use ids::{Authority, CandidateId, ElectionName, FencingToken, Nonce};

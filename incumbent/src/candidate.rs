@@ -58,6 +58,11 @@ impl Candidate {
         self
     }
 
+    /// The election's name and the candidate's, as they were given.
+    pub(crate) fn names(&self) -> (String, String) {
+        (self.election.name().to_owned(), self.id.clone())
+    }
+
     /// The intervals that will be in force.
     ///
     /// # Errors
@@ -129,7 +134,7 @@ impl Candidate {
         W: FnMut(Leadership) -> F,
         F: Future,
     {
-        let (election, id) = (self.election.name().to_owned(), self.id.clone());
+        let (election, id) = self.names();
         let mut campaign = self.campaign()?;
         let mut shutdown = pin!(shutdown);
         let mut told = false;
@@ -233,7 +238,7 @@ async fn wait_for_end(campaign: &mut Campaign) {
     }
 }
 
-fn log(event: &CampaignEvent) {
+pub(crate) fn log(event: &CampaignEvent) {
     match event {
         CampaignEvent::Lost(reason) => info!(?reason, "term over"),
         CampaignEvent::Stopping { reason, .. } => info!(?reason, "told to stop"),

@@ -13,12 +13,14 @@
 //! ```
 
 pub mod backend;
+pub mod blocking;
 mod campaign;
 mod candidate;
 mod checkpoint;
 pub mod clock;
 mod connection;
 mod driver;
+pub mod fence;
 mod handover;
 mod leadership;
 mod observer;
@@ -33,6 +35,6 @@ pub use leadership::{Leadership, Lost, Stopping};
 pub use observer::Observer;
 
 pub use incumbent_core::{
-    Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, FencingToken, Guarantees,
-    HighWater, Leader, LossReason, Observation, Result, Settings, StopReason, Timing,
+    Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, Fence, FencingToken,
+    Guarantees, HighWater, Leader, LossReason, Observation, Result, Settings, StopReason, Timing,
 };
