@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 type BoxFuture = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 type Job = Box<dyn FnOnce(Arc<dyn Backend>) -> BoxFuture + Send>;
 
-/// Makes a backend on the elector's thread, inside its runtime.
-pub(crate) type Factory = Box<dyn FnOnce() -> Result<Arc<dyn Backend>> + Send>;
+/// Makes a backend, on the thread and inside the current-thread runtime that it shall live on.
+pub type Factory = Box<dyn FnOnce() -> Result<Arc<dyn Backend>> + Send>;
 
 /// A way to the elector's thread. The thread ends when the last one is dropped and its campaigns are cleaned up.
 #[derive(Clone)]

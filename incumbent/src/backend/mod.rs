@@ -9,7 +9,7 @@ mod tls;
 
 use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
 
-use crate::thread::Factory;
+pub use crate::thread::Factory;
 use crate::url::StoreUrl;
 
 /// A backend that a URL can name.
@@ -37,6 +37,16 @@ pub static REGISTRY: &[Scheme] = &[Scheme {
     guarantees: Some(memory::guarantees),
     open: Some(memory::open),
 }];
+
+/// How to make the bare backend that `url` names, for whoever tests it or wraps it in one of his own
+/// ([`Connection::open`](crate::Connection::open) takes the result). Call it on a thread with a tokio current-thread runtime with
+/// time and I/O.
+///
+/// # Errors
+/// As [`connect`](crate::connect).
+pub fn factory(url: &str, settings: &Settings) -> Result<Factory> {
+    Ok(open(url, *settings)?.factory)
+}
 
 /// A URL that was understood.
 pub(crate) struct Opened {
