@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "a program for people at a terminal")]
 
+mod bench;
 mod groups;
 mod process;
 mod protos;
@@ -34,6 +35,8 @@ enum Task {
     Verify(verify::Options),
     /// Generate what is generated, and apply what clippy and rustfmt would change
     Fix,
+    /// Measure what the system must reach, beside the tools that it replaces
+    Bench(bench::Options),
     /// Start and stop real servers to try things on
     #[command(subcommand)]
     Servers(servers::Task),
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Task::Ci => test::run(&test::Options::default()).and_then(|()| verify::deny()),
         Task::Verify(options) => verify::run(&options),
         Task::Fix => verify::fix(),
+        Task::Bench(options) => bench::run(&options),
         Task::Servers(task) => servers::run(&task),
     };
     match result {
