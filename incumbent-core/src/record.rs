@@ -245,7 +245,7 @@ impl Challenger {
     pub fn judge(&mut self, claim: &Claim, seen: &Seen, read_at: BootInstant, gone: bool) -> Move {
         let Some(stored) = seen.stored() else {
             self.sight = None;
-            return Move::Create;
+            return if self.trusts_absence { Move::Take } else { Move::Create };
         };
         let since = match self.sight {
             Some((version, since)) if version == stored.version => since,

@@ -21,10 +21,18 @@ pub fn now() -> BootInstant {
 }
 
 /// The time of day in milliseconds since 1970, for people. No decision may use it.
-#[expect(clippy::disallowed_methods, reason = "shown to people only")]
 pub(crate) fn unix_ms() -> Option<u64> {
+    unix_us().map(|us| us / 1000)
+}
+
+/// The time of day in microseconds since 1970, for people, and to make hybrid tokens of. No decision may compare it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "shown to people, and made into tokens where a store has no clock"
+)]
+pub(crate) fn unix_us() -> Option<u64> {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    since_1970.as_millis().try_into().ok()
+    since_1970.as_micros().try_into().ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What user code holds during a term.
 
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +15,7 @@ use incumbent_core::{
 };
 use tokio::sync::{mpsc, watch};
 
+use crate::backend;
 use crate::checkpoint::Checkpoint;
 use crate::clock;
 use crate::thread::Handle;
@@ -37,6 +40,8 @@ struct Term {
     extended: watch::Sender<BootInstant>,
     stopping: watch::Sender<Option<Stopping>>,
     lost: watch::Sender<Option<LossReason>>,
+    /// Held as long as someone may believe in this term.
+    lock: Option<Arc<File>>,
     handle: Handle,
     inputs: mpsc::UnboundedSender<Input>,
 }
@@ -97,6 +102,7 @@ impl Leadership {
             extended: watch::Sender::new(deadline),
             stopping: watch::Sender::new(None),
             lost: watch::Sender::new(None),
+            lock: backend::file::lock_of(claim.nonce),
             handle,
             inputs,
         }))
@@ -213,6 +219,26 @@ impl Leadership {
     /// Says that the work is alive, where [`Candidate::liveness`](crate::Candidate::liveness) asks for it.
     pub fn alive(&self) {
         self.0.alive_at.store(clock::now().as_nanos(), Ordering::Release);
+    }
+
+    /// On the backend `file`: the lock that tells others that this campaign's process lives, once more; `None` elsewhere.
+    ///
+    /// When the last process that holds it is gone, a standby takes over without waiting for the lease to run out. So
+    /// hand it to every process that works for this term, before it starts: as with `flock(1)`, it is enough that the
+    /// process inherits the descriptor and never closes it. The descriptor is close-on-exec until that is changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if this process has no descriptor left.
+    pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
+        let duplicate = self.0.lock.as_ref().map(|lock| lock.try_clone()).transpose();
+        let duplicate = duplicate.map_err(|error| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the liveness lock cannot be duplicated; raise the limit of open files (ulimit -n)",
+            )
+            .with_source(error)
+        })?;
+        Ok(duplicate.map(OwnedFd::from))
     }
 
     /// The value that one leader leaves for the next.

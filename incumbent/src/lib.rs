@@ -27,6 +27,7 @@ mod observer;
 mod thread;
 mod url;
 
+pub use backend::file::default_state_dir;
 pub use campaign::{Campaign, CampaignEvent};
 pub use candidate::Candidate;
 pub use checkpoint::{CHECKPOINT_MAX, Checkpoint};

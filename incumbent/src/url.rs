@@ -63,7 +63,11 @@ impl StoreUrl {
             let path = decode(rest)?;
             return Ok(StoreUrl { scheme, user: None, password: None, hosts: Vec::new(), path, parameters });
         };
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (authority, mut path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.is_empty() {
+            // As in file:///PATH: an empty host, and a path that begins with the slash.
+            path = rest;
+        }
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, authority),
@@ -209,6 +213,7 @@ mod tests {
         let url = StoreUrl::parse("file:/tmp/with%20space?ttl=500ms").unwrap();
         assert_eq!((url.path.as_str(), url.hosts.len()), ("/tmp/with space", 0));
         assert_eq!(StoreUrl::parse("file:").unwrap().path, "");
+        assert_eq!(StoreUrl::parse("file:///tmp/x").unwrap().path, "/tmp/x");
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 #[cfg(feature = "etcd")]
 mod etcd;
+pub(crate) mod file;
 mod memory;
 mod record;
+mod signals;
 #[cfg(feature = "etcd")]
 mod tls;
 
@@ -30,13 +32,22 @@ pub struct Scheme {
 type Open = fn(&StoreUrl, &Settings) -> Result<Factory>;
 
 /// Every backend, in the order of the tables.
-pub static REGISTRY: &[Scheme] = &[Scheme {
-    name: "memory",
-    feature: None,
-    example: "memory:",
-    guarantees: Some(memory::guarantees),
-    open: Some(memory::open),
-}];
+pub static REGISTRY: &[Scheme] = &[
+    Scheme {
+        name: "file",
+        feature: None,
+        example: "file:/var/lib/incumbent",
+        guarantees: Some(file::guarantees),
+        open: Some(file::open),
+    },
+    Scheme {
+        name: "memory",
+        feature: None,
+        example: "memory:",
+        guarantees: Some(memory::guarantees),
+        open: Some(memory::open),
+    },
+];
 
 /// How to make the bare backend that `url` names, for whoever tests it or wraps it in one of his own
 /// ([`Connection::open`](crate::Connection::open) takes the result). Call it on a thread with a tokio current-thread runtime with

@@ -13,6 +13,8 @@ use incumbent_core::{
     FencingToken, Grant, Guarantees, Nonce, Note, Observation, Renewed, Result, Stored, Swapped,
 };
 
+use tracing::warn;
+
 use crate::clock;
 
 /// Moves of one attempt that follow each other without waiting: create, read, take, and two lost races.
@@ -27,9 +29,9 @@ pub(crate) struct RecordBackend<S> {
 /// What one campaign remembers between its calls.
 struct Campaign {
     challenger: Challenger,
-    /// The version of the record that this campaign wrote or saw last.
-    known: Option<u64>,
-    /// The version of the hand-over note that it saw last.
+    /// The version of the record for which the log says why it is waited for.
+    explained: Option<u64>,
+    /// The version of the hand-over note that this campaign saw last.
     asked: Option<u64>,
     /// The record as this campaign wrote it, while it leads.
     mine: Option<Stored>,
@@ -47,7 +49,7 @@ impl<S: RecordStore> RecordBackend<S> {
     fn with<T>(&self, claim: &Claim, change: impl FnOnce(&mut Campaign) -> T) -> T {
         let new = || Campaign {
             challenger: Challenger::new(self.guarantees().expiry_slack, self.store.trusts_absence()),
-            known: None,
+            explained: None,
             asked: None,
             mine: None,
         };
@@ -70,14 +72,11 @@ impl<S: RecordStore> RecordBackend<S> {
                 }
                 _ => false,
             };
-            let next = self.with(claim, |campaign| {
-                campaign.known = seen.stored().map(|stored| stored.version);
-                campaign.challenger.judge(claim, &seen, read_at, gone)
-            });
+            let next = self.with(claim, |campaign| campaign.challenger.judge(claim, &seen, read_at, gone));
             let (token, record) = match next {
                 Move::Wait(try_again) => {
-                    let observation = self.observation(&claim.election, &seen).await?;
-                    return Ok(Acquired::Held { observation, try_again });
+                    self.explain(claim, &seen);
+                    return Ok(Acquired::Held { observation: seen.observation(), try_again });
                 }
                 Move::Create => (TokenRule::Keep, Record::unheld(claim.ttl, None)),
                 Move::Take => (TokenRule::Raise, Record::held(holder(claim, liveness.clone()), claim.ttl)),
@@ -91,13 +90,9 @@ impl<S: RecordStore> RecordBackend<S> {
             let Swapped::Done { version, token, sent_at } = swapped else { continue };
             let stored = Stored { version, token, body };
             if next == Move::Create {
-                self.with(claim, |campaign| campaign.known = Some(version));
                 continue;
             }
-            self.with(claim, |campaign| {
-                campaign.known = Some(version);
-                campaign.mine = Some(stored);
-            });
+            self.with(claim, |campaign| campaign.mine = Some(stored));
             let token = Some(FencingToken(token));
             return Ok(Acquired::Granted(Grant {
                 token,
@@ -106,8 +101,7 @@ impl<S: RecordStore> RecordBackend<S> {
                 ttl: record.ttl(),
             }));
         }
-        let seen = self.see(&key).await?;
-        let observation = self.observation(&claim.election, &seen).await?;
+        let observation = self.see(&key).await?.observation();
         Ok(Acquired::Held { observation, try_again: clock::now() })
     }
 
@@ -118,21 +112,16 @@ impl<S: RecordStore> RecordBackend<S> {
             if let Some(mine) = self.with(claim, |campaign| campaign.mine.clone()) {
                 let swapped = self.store.swap(&key, Some(&mine), TokenRule::Keep, mine.body.clone()).await?;
                 if let Swapped::Done { version, token, sent_at } = swapped {
-                    self.with(claim, |campaign| {
-                        campaign.known = Some(version);
-                        campaign.mine = Some(Stored { version, token, body: mine.body });
-                    });
+                    let stored = Stored { version, token, body: mine.body };
+                    self.with(claim, |campaign| campaign.mine = Some(stored));
                     return Ok(Renewed::Extended { sent_at, ttl: grant.ttl });
                 }
             }
             let seen = self.see(&key).await?;
             let still = still_held(claim, token, &seen);
-            self.with(claim, |campaign| {
-                campaign.known = seen.stored().map(|stored| stored.version);
-                campaign.mine = seen.stored().filter(|_| still).cloned();
-            });
+            self.with(claim, |campaign| campaign.mine = seen.stored().filter(|_| still).cloned());
             if !still {
-                return Ok(Renewed::Lost(self.observation(&claim.election, &seen).await?));
+                return Ok(Renewed::Lost(seen.observation()));
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "the record is being written by others; trying again"))
@@ -142,9 +131,7 @@ impl<S: RecordStore> RecordBackend<S> {
         let key = election_key(&claim.election);
         for _ in 0..MOVES {
             let seen = self.see(&key).await?;
-            let own =
-                seen.holder().is_some_and(|holder| holder.id == claim.id && holder.nonce == claim.nonce);
-            if own {
+            if is_own(claim, &seen) {
                 let record = Record::unheld(claim.ttl, next.cloned());
                 let swapped = self.store.swap(&key, seen.stored(), TokenRule::Keep, record.encode()).await?;
                 if swapped == Swapped::Conflict {
@@ -158,11 +145,24 @@ impl<S: RecordStore> RecordBackend<S> {
         Err(Error::new(ErrorKind::Unavailable, "the record is being written by others; trying again"))
     }
 
-    async fn observation(&self, election: &ElectionName, seen: &Seen) -> Result<Observation> {
-        let mut observation = seen.observation();
-        observation.candidates = self.store.candidates(election).await?;
-        Ok(observation)
+    /// Says once why a record that nobody is known to hold is waited for.
+    fn explain(&self, claim: &Claim, seen: &Seen) {
+        let why = match seen {
+            Seen::Unreadable(_) => "it cannot be understood",
+            Seen::Record(stored, record) if record.holder.is_none() && stored.token == 0 => {
+                "it is new, and an older one may have been removed"
+            }
+            _ => return,
+        };
+        let version = seen.stored().map(|stored| stored.version);
+        if self.with(claim, |campaign| std::mem::replace(&mut campaign.explained, version)) != version {
+            warn!(election = %claim.election, "the record counts as held for one ttl, because {why}");
+        }
     }
+}
+
+fn is_own(claim: &Claim, seen: &Seen) -> bool {
+    seen.holder().is_some_and(|holder| holder.id == claim.id && holder.nonce == claim.nonce)
 }
 
 fn holder(claim: &Claim, liveness: Option<String>) -> Holder {
@@ -208,7 +208,8 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
     fn observe<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Observation>> {
         Box::pin(async move {
             let seen = self.see(&election_key(election)).await?;
-            let mut observation = self.observation(election, &seen).await?;
+            let mut observation = seen.observation();
+            observation.candidates = self.store.candidates(election).await?;
             if let Some(holder) = seen.holder()
                 && self.store.is_gone(election, holder).await
             {
@@ -225,7 +226,7 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
     ) -> Option<BoxStream<'a, Result<()>>> {
         let changes = self.store.changes(election)?;
         let Some(claim) = campaign else { return Some(changes) };
-        // A leader's own renewals are no news to it.
+        // A campaign's own grant and renewals are no news to it.
         let own = move |change: Result<()>| async move {
             let news = match &change {
                 Err(_) => true,
@@ -259,23 +260,17 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
 }
 
 impl<S: RecordStore> RecordBackend<S> {
-    /// False if this campaign leads and all that changed is what it wrote itself.
+    /// False if the record is this campaign's own, which nobody else writes, and nobody has asked for anything.
     async fn is_news(&self, claim: &Claim) -> bool {
-        let leads = |campaign: &Campaign| campaign.mine.is_some();
-        let name = (claim.election.clone(), claim.nonce);
-        if !self.campaigns().get(&name).is_some_and(leads) {
-            return true;
+        match self.see(&election_key(&claim.election)).await {
+            Ok(seen) if is_own(claim, &seen) => {}
+            _ => return true,
         }
-        let stored = self.store.read(&election_key(&claim.election)).await;
-        let note = self.store.read(&note_key(&claim.election, Note::Handover)).await;
-        let (Ok(stored), Ok(note)) = (stored, note) else { return true };
-        let version = |stored: Option<Stored>| stored.map(|stored| stored.version);
+        let Ok(note) = self.store.read(&note_key(&claim.election, Note::Handover)).await else { return true };
+        let asked = note.map(|note| note.version);
         let mut campaigns = self.campaigns();
-        let Some(campaign) = campaigns.get_mut(&name) else { return true };
-        let asked = version(note);
-        let news = campaign.known != version(stored) || campaign.asked != asked;
-        campaign.asked = asked;
-        news
+        let campaign = campaigns.get_mut(&(claim.election.clone(), claim.nonce));
+        campaign.is_none_or(|campaign| std::mem::replace(&mut campaign.asked, asked) != asked)
     }
 }
 

@@ -1,0 +1,200 @@
+//! The lock that a campaign holds as long as its process lives, and the test whether it still does.
+//!
+//! Its file is named by the campaign's nonce, so that no file name is ever used for two campaigns. A holder locks it
+//! exclusively; whoever tests it locks it shared, so that two testers do not take each other for the holder, and opens it
+//! for reading, so that closing it is no news. The kernel drops the lock when the last process that shares it is gone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use incumbent_core::record::{Holder, Record, RecordKey, Seen};
+use incumbent_core::{Claim, Contender, ElectionName, Nonce, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use super::failure::failure;
+use super::format::{self, Named};
+
+/// How often a new file is tried to be locked: someone who tests it holds it for an instant.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The lock of one campaign. Dropping it removes the file; the lock itself lives on as long as someone shares it.
+#[derive(Debug)]
+pub(super) struct Held {
+    path: PathBuf,
+    nonce: Nonce,
+    _lock: Arc<File>,
+    description: Option<String>,
+}
+
+impl Held {
+    /// Creates and locks the file of `claim`. `boot` names this boot of this machine.
+    pub(super) fn take(dir: &Path, claim: &Claim, boot: Option<&str>) -> Result<Held> {
+        let path = format::alive_path(dir, &claim.election, claim.nonce);
+        let lock = create(&path, claim).map_err(|error| failure("lock", &path, error))?;
+        let metadata = lock.metadata().map_err(|error| failure("examine", &path, error))?;
+        let lock = Arc::new(lock);
+        shared().insert(claim.nonce, Arc::downgrade(&lock));
+        let description = boot.map(|boot| describe(&metadata, boot));
+        Ok(Held { path, nonce: claim.nonce, _lock: lock, description })
+    }
+
+    /// What others compare before they believe that it is this lock which is free.
+    pub(super) fn description(&self) -> Option<String> {
+        self.description.clone()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        shared().remove(&self.nonce);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The locks of this process, for the processes that it starts.
+fn shared() -> MutexGuard<'static, BTreeMap<Nonce, Weak<File>>> {
+    static SHARED: OnceLock<Mutex<BTreeMap<Nonce, Weak<File>>>> = OnceLock::new();
+    SHARED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock that the campaign of `nonce` holds, if it is one of this process and holds one.
+pub(crate) fn lock_of(nonce: Nonce) -> Option<Arc<File>> {
+    shared().get(&nonce)?.upgrade()
+}
+
+fn create(path: &Path, claim: &Claim) -> io::Result<File> {
+    let contender =
+        Contender { id: claim.id.to_string(), nonce: Some(claim.nonce), address: claim.address.clone() };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    for _ in 0..TRIES {
+        let mut file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        let written = lock(&file).and_then(|()| {
+            serde_json::to_writer(&file, &contender)?;
+            file.write_all(b"\n")?;
+            // Until it was locked, a sweeper could take it for a dead one's.
+            Ok(file.metadata()?.nlink() > 0)
+        });
+        match written {
+            Ok(true) => return Ok(file),
+            Ok(false) => {}
+            Err(error) => {
+                let _ = fs::remove_file(path);
+                return Err(error);
+            }
+        }
+    }
+    Err(io::Error::other("it is removed again and again"))
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    for _ in 0..TRIES {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(PAUSE),
+            other => return Ok(other?),
+        }
+    }
+    Err(io::Error::other("another process keeps it locked"))
+}
+
+/// What is compared with the same of the holder's record: device, inode, boot.
+fn describe(metadata: &Metadata, boot: &str) -> String {
+    format!("{boot} {} {}", metadata.dev(), metadata.ino())
+}
+
+/// Opens the file of a campaign and locks it shared, which succeeds only if nobody holds it any more.
+fn probe(path: &Path) -> io::Result<(File, bool)> {
+    let file = format::open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok((file, true)),
+        Err(Errno::WOULDBLOCK) => Ok((file, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// True only if the lock that `holder` describes is there and free.
+pub(super) fn is_gone(dir: &Path, election: &ElectionName, holder: &Holder, boot: Option<&str>) -> bool {
+    let (Some(described), Some(boot)) = (&holder.liveness, boot) else { return false };
+    let Ok((file, free)) = probe(&format::alive_path(dir, election, holder.nonce)) else { return false };
+    free && file.metadata().is_ok_and(|metadata| describe(&metadata, boot) == *described)
+}
+
+/// The campaigns of one election that hold their lock. What the dead left behind is swept.
+pub(super) fn candidates(dir: &Path, election: &ElectionName) -> Result<Vec<Contender>> {
+    let mut candidates = Vec::new();
+    each(dir, |of, nonce, path| {
+        if of == election.as_str() && !sweep(dir, election, nonce, path) {
+            candidates.extend(contender(path));
+        }
+    })?;
+    candidates.sort_by(|a: &Contender, b| (&a.id, a.nonce).cmp(&(&b.id, b.nonce)));
+    Ok(candidates)
+}
+
+/// Removes what the dead of all elections left behind.
+pub(super) fn sweep_all(dir: &Path) -> Result<()> {
+    each(dir, |election, nonce, path| {
+        if let Ok(election) = ElectionName::new(election) {
+            sweep(dir, &election, nonce, path);
+        }
+    })
+}
+
+fn each(dir: &Path, mut visit: impl FnMut(&str, Nonce, &Path)) -> Result<()> {
+    let entries = fs::read_dir(dir).map_err(|error| failure("list", dir, error))?;
+    for entry in entries.flatten() {
+        if let Some(Named::Alive(election, nonce)) = entry.file_name().to_str().and_then(Named::parse) {
+            visit(election, nonce, &entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Whether nobody holds the lock. Then the file is removed, unless the record still names it: it is what lets the next
+/// one in at once.
+fn sweep(dir: &Path, election: &ElectionName, nonce: Nonce, path: &Path) -> bool {
+    let Ok((_locked, true)) = probe(path) else { return false };
+    let key = RecordKey { election: election.clone(), note: None };
+    let record = format::read(&format::record_path(dir, &key), election);
+    let Ok(seen) = record.and_then(Seen::new) else { return true };
+    if seen.holder().is_none_or(|holder| holder.nonce != nonce) {
+        let _ = fs::remove_file(path);
+    }
+    true
+}
+
+/// Removes the file of a campaign that a record named until it was overwritten with `body` gone.
+pub(super) fn sweep_predecessor(dir: &Path, election: &ElectionName, body: &[u8]) {
+    if let Ok(Record { holder: Some(holder), .. }) = serde_json::from_slice(body) {
+        sweep(dir, election, holder.nonce, &format::alive_path(dir, election, holder.nonce));
+    }
+}
+
+fn contender(path: &Path) -> Option<Contender> {
+    let mut text = String::new();
+    let mut file = format::open(path).ok()?;
+    file.rewind().ok()?;
+    file.take(4096).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Names this boot of this machine: after the next one every lock is free, and means nothing.
+#[cfg(target_os = "linux")]
+pub(super) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+#[cfg(target_os = "macos")]
+pub(super) fn boot_id() -> Option<String> {
+    let sysctl = std::process::Command::new("/usr/sbin/sysctl").args(["-n", "kern.bootsessionuuid"]).output();
+    let id = String::from_utf8(sysctl.ok()?.stdout).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}

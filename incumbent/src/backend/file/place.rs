@@ -1,0 +1,101 @@
+//! The state directory: where it is by default, how it comes to be, and its identity.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use incumbent_core::{Authority, Error, ErrorKind, Result};
+use rustix::fs::{Access, access};
+use serde::{Deserialize, Serialize};
+
+use super::failure::failure;
+use super::filesystem;
+use super::format::random;
+use crate::url::bad;
+
+const IDENTITY: &str = "authority";
+const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Identity {
+    v: u32,
+    id: String,
+}
+
+/// Where `file:` without a path keeps its state: `/var/lib/incumbent` for root, else `$XDG_STATE_HOME/incumbent`, else
+/// `~/.local/state/incumbent`.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] if neither `HOME` nor `XDG_STATE_HOME` says where.
+pub fn default_state_dir() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/incumbent"));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => Ok(state.join("incumbent")),
+        (None, Some(home)) => Ok(home.join(".local/state/incumbent")),
+        (None, None) => Err(bad("neither XDG_STATE_HOME nor HOME is set; say where with file:/PATH")),
+    }
+}
+
+/// Makes the directory if it is missing, checks that it can hold elections, and tells its identity.
+pub(super) fn prepare(dir: &Path) -> Result<Authority> {
+    if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        return Err(failure("make the state directory", dir, error));
+    }
+    let trusted = filesystem::check(dir).map_err(|error| failure("examine", dir, error))?;
+    if let Err(name) = trusted {
+        return Err(bad(format!(
+            "{} is on a file system ({name}) whose locks are not known to exclude; choose a directory on a local one (ext4, xfs, btrfs, zfs, tmpfs, overlay, apfs) with file:PATH",
+            dir.display()
+        )));
+    }
+    access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| failure("write to the state directory", dir, error))?;
+    identity(dir)
+}
+
+/// Who issues the tokens of this directory. Drawn at random when it is first asked for.
+pub(super) fn identity(dir: &Path) -> Result<Authority> {
+    let path = dir.join(IDENTITY);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create(dir, &path)?;
+            fs::read_to_string(&path)
+        }
+        other => other,
+    };
+    let text = text.map_err(|error| failure("read", &path, error))?;
+    match serde_json::from_str::<Identity>(&text) {
+        Ok(Identity { v: FORMAT, id }) => Ok(Authority::new(format!("file:{id}"))),
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{} cannot be understood; restore it, or remove it: then fences refuse until they are told to adopt the new authority",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// Whole or not at all, and the first one wins.
+fn create(dir: &Path, path: &Path) -> Result<()> {
+    let identity = Identity { v: FORMAT, id: format!("{:016x}{:016x}", random()?, random()?) };
+    let new = dir.join(format!("{IDENTITY}.{:016x}.new", random()?));
+    let made = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut line = serde_json::to_vec(&identity)?;
+        line.push(b'\n');
+        file.write_all(&line)?;
+        file.sync_all()?;
+        match fs::hard_link(&new, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }?;
+        fs::File::open(dir)?.sync_all()
+    })();
+    let _ = fs::remove_file(&new);
+    made.map_err(|error: io::Error| failure("create", path, error))
+}
