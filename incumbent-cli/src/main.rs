@@ -1,3 +1,47 @@
 //! Leader election from the command line: run a job on exactly one replica.
 
-fn main() {}
+mod args;
+mod backends;
+mod check;
+mod checkpoint;
+mod clock;
+mod doctor;
+mod exit;
+mod generate;
+mod handover;
+mod identity;
+mod narrator;
+mod observe;
+mod output;
+mod platform;
+mod report;
+mod run;
+mod status;
+mod store;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == incumbent_guardian::SUBCOMMAND) {
+        return incumbent_guardian::guardian_main(words);
+    }
+    match Arguments::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::check(&args),
+        Command::Observe(args) => observe::observe(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Resign(args) => handover::resign(&args),
+        Command::Transfer(args) => handover::transfer(&args),
+        Command::Checkpoint(args) => checkpoint::checkpoint(&args.action),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Backends(args) => backends::backends(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
+    }
+}

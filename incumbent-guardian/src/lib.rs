@@ -34,6 +34,14 @@ pub use message::{ExitStatus, GuardianEvent, KillCause, StartFailure, StartFailu
 pub use parent::{Guardian, StartSpec};
 pub use process::guardian_main;
 
+/// Whether a command may be born in a cgroup of its own here.
+///
+/// # Errors
+/// Why not.
+pub fn probe_cgroup() -> io::Result<()> {
+    cgroup::Cgroup::create()?.remove()
+}
+
 /// The hidden subcommand that the program of a guardian answers with [`guardian_main`].
 pub const SUBCOMMAND: &str = "__guardian";
 

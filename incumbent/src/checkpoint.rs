@@ -56,6 +56,19 @@ impl Checkpoint {
         Ok(value.user)
     }
 
+    /// [`get`](Checkpoint::get) for a process that was handed the token of a term: a job that `incumbent run` started.
+    /// Late writes of earlier terms are shut out first, as from a [`Leadership`].
+    ///
+    /// # Errors
+    /// As [`get`](Checkpoint::get), but whether the term still is good is not known here.
+    pub async fn get_under(&self, token: FencingToken) -> Result<Option<Vec<u8>>> {
+        let election = self.election.clone();
+        let call = move |backend: Arc<dyn Backend>| async move {
+            raised(&*backend, &election, token).await.map(|(_, value)| value.user)
+        };
+        self.handle.call(call).await
+    }
+
     /// Replaces the value, under the token of the term.
     ///
     /// If the future is dropped, or fails with an ambiguous error, the value may or may not be replaced.

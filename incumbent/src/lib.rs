@@ -34,6 +34,7 @@ pub use checkpoint::{CHECKPOINT_MAX, Checkpoint};
 pub use connection::{Connection, Election, connect, connect_with};
 pub use leadership::{Leadership, Lost, Stopping};
 pub use observer::Observer;
+pub use url::redact;
 
 pub use incumbent_core::{
     Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, Fence, FencingToken,

@@ -1,5 +1,6 @@
 //! One URL form for all backends: `scheme://[user[:pw]@]h1[:p],h2[:p]/prefix?key=value&…`, or `scheme:[path]`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -121,6 +122,18 @@ impl StoreUrl {
     }
 }
 
+/// A backend URL as it may be shown: with `***` in place of a password.
+#[must_use]
+pub fn redact(url: &str) -> Cow<'_, str> {
+    let Some(start) = url.find("://").map(|at| at + 3) else { return Cow::Borrowed(url) };
+    let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
+    let Some(login) = url[start..end].rfind('@').map(|at| start + at) else { return Cow::Borrowed(url) };
+    match url[start..login].find(':').map(|at| start + at + 1) {
+        Some(password) => Cow::Owned(format!("{}***{}", &url[..password], &url[login..])),
+        None => Cow::Borrowed(url),
+    }
+}
+
 /// Parameters of every backend.
 const COMMON: [&str; 1] = ["ttl"];
 
@@ -220,6 +233,16 @@ mod tests {
     fn a_password_is_never_shown() {
         let url = StoreUrl::parse("etcd://u:hunter2@h").unwrap();
         assert!(!format!("{url:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_shown_url_has_no_password() {
+        assert_eq!(redact("etcd://u:hunter2@h1,h2/p?tls=off"), "etcd://u:***@h1,h2/p?tls=off");
+        assert_eq!(redact("etcd://u:p@ss@h"), "etcd://u:***@h");
+        assert_eq!(redact("etcd://u:p:w@h?a=b@c"), "etcd://u:***@h?a=b@c");
+        for url in ["etcd://u@h:1", "etcd://h:1/a:b@c", "file:/a:b@c", "memory:"] {
+            assert_eq!(redact(url), url);
+        }
     }
 
     #[test]

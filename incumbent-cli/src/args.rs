@@ -1,0 +1,321 @@
+//! What can be typed: the one definition from which parsing, help, man pages and completions come.
+//!
+//! Nothing is decided here; see [`settings`](crate::settings) for what the words mean.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use incumbent::{CandidateId, ElectionName};
+
+use crate::exit;
+
+const ENVIRONMENT: &str = "\
+Environment:
+  INCUMBENT_ON          the backend, where --on is not given
+  POD_NAME              the candidate's id, where --id is not given
+  NO_COLOR              no colours
+
+A command that `run` starts sees INCUMBENT_ELECTION, INCUMBENT_ID, INCUMBENT_TOKEN, INCUMBENT_ON and
+INCUMBENT_LEASE_FILE.";
+
+/// Exactly one replica does the job
+#[derive(Debug, Parser)]
+#[command(name = "incumbent", version, max_term_width = 100, after_long_help = after_help())]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+fn after_help() -> String {
+    format!("{ENVIRONMENT}\n\n{}\n\n{}", exit::RUN, exit::OTHERS)
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Check(CheckArgs),
+    Observe(ObserveArgs),
+    Status(StatusArgs),
+    Resign(ResignArgs),
+    Transfer(TransferArgs),
+    Checkpoint(CheckpointArgs),
+    Doctor(DoctorArgs),
+    Backends(BackendsArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Where the election is held.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StoreArgs {
+    /// The backend, as etcd://127.0.0.1:2379 or file:/var/lib/incumbent [env: INCUMBENT_ON]
+    ///
+    /// Without it the embedded default is used: files on this machine. A password does not belong here, where every
+    /// user of the machine can read it: put it into INCUMBENT_ON, or name a file with ?password_file=PATH.
+    #[arg(long, value_name = "URL", help_heading = "Store")]
+    pub(crate) on: Option<String>,
+    /// How long a lease lasts without a renewal [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Store")]
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// What a term is bounded by.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TermArgs {
+    /// How long before the deadline the command is told to stop when nothing renews the lease [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// How long the command may take to stop when it is told to, with the lease still renewed; `none` is without bound
+    /// [default: 30s]
+    #[arg(long, value_name = "DURATION|none", value_parser = bound)]
+    pub(crate) drain: Option<Bound>,
+}
+
+/// Run a command on exactly one replica
+///
+/// Stands for election and runs the command while it leads. When the right is lost, the command and everything
+/// that it started is killed before another can lead. When the command ends by itself, the election is released and
+/// its exit code passed on.
+///
+/// The first SIGTERM or Ctrl-C sends SIGTERM to the command and lets it finish, a second one kills it at once. Other signals are
+/// passed on.
+#[derive(Debug, Args)]
+#[command(after_long_help = exit::RUN)]
+pub(crate) struct RunArgs {
+    /// The election: 1 to 128 of A-Z a-z 0-9 . _ -
+    pub(crate) election: ElectionName,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// This candidate's name [default: $POD_NAME, else host:pid]
+    #[arg(long)]
+    pub(crate) id: Option<CandidateId>,
+    /// Where this candidate can be reached while it leads; `status` and `observe` show it
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
+    #[command(flatten)]
+    pub(crate) term: TermArgs,
+    /// Run the command again, in a new term, when it ends by itself
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Do not stand by: exit with 123 if another leads
+    #[arg(long, conflicts_with = "wait_timeout")]
+    pub(crate) no_wait: bool,
+    /// Stand by for no longer than this, then exit with 124
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait_timeout: Option<Duration>,
+    /// Tell what happens as lines of JSON, on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Tell only of warnings and errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Tell more; twice, also what the library logs
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// In a job: is my term still good?
+///
+/// Reads the file that INCUMBENT_LEASE_FILE names and asks nobody. Exit code 0: yes; 1: no, stop at once.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Also say no if less than this is left of the term
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
+    pub(crate) min: Duration,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Follow who leads, line by line
+#[derive(Debug, Args)]
+pub(crate) struct ObserveArgs {
+    /// The election
+    pub(crate) election: ElectionName,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print lines of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show who leads and who wants to
+///
+/// Exit code 1 if nobody leads.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The election
+    pub(crate) election: ElectionName,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Ask the leader to give up its term
+///
+/// The leader drains its job, then whoever is next leads. Exit code 1 if nobody leads, the leader cannot be asked or has not gone
+/// in time.
+#[derive(Debug, Args)]
+pub(crate) struct ResignArgs {
+    /// The election
+    pub(crate) election: ElectionName,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// How long the leader may take
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub(crate) timeout: Duration,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Ask the leader to hand over to a candidate
+///
+/// Exit code 1 if the candidate is not there, a client of another kind stands before it, the leader cannot be asked or has
+/// not gone in time, or another than the candidate won.
+#[derive(Debug, Args)]
+pub(crate) struct TransferArgs {
+    /// The election
+    pub(crate) election: ElectionName,
+    /// The candidate that shall lead next
+    #[arg(long, value_name = "ID")]
+    pub(crate) to: CandidateId,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// How long it may take until the candidate leads
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub(crate) timeout: Duration,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Read or write the value that one leader leaves for the next
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointArgs {
+    #[command(subcommand)]
+    pub(crate) action: CheckpointAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointAction {
+    Get(CheckpointGetArgs),
+    Put(CheckpointPutArgs),
+}
+
+/// Print the value
+///
+/// In a job it first shuts out late writes of earlier terms, so that it is safe to continue from. Exit code 1 if there is
+/// none, or the job's term is over.
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointGetArgs {
+    /// The election [default, in a job: the job's]
+    pub(crate) election: Option<ElectionName>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print the value in JSON, as text if it is text, else in hexadecimal
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// In a job: replace the value
+///
+/// It is written under the token of the job's term: exit code 1 if the term is over.
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointPutArgs {
+    /// The file with the value, at most 64 KiB; - is stdin
+    #[arg(default_value = "-")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Show the settings in force, what follows from them, and what this machine lacks
+///
+/// Exit code 1 if something would keep `run` from working.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Also look at this election
+    pub(crate) election: Option<ElectionName>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// This candidate's name [default: $POD_NAME, else host:pid]
+    #[arg(long)]
+    pub(crate) id: Option<CandidateId>,
+    #[command(flatten)]
+    pub(crate) term: TermArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List the backends and what each promises
+#[derive(Debug, Args)]
+pub(crate) struct BackendsArgs {
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Print the table of the README
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// Print a shell's completions
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Print a manual page
+///
+/// For example: incumbent man run | man -l -
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The page of this command [default: the overview]
+    pub(crate) command: Option<String>,
+}
+
+/// A duration that may be without bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound(pub(crate) Option<Duration>);
+
+fn bound(text: &str) -> Result<Bound, String> {
+    if text == "none" { Ok(Bound(None)) } else { duration(text).map(|limit| Bound(Some(limit))) }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| "no duration; write a number with a unit, as in 1500ms, 15s or 2m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_and_bounds() {
+        assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(bound("none"), Ok(Bound(None)));
+        assert_eq!(bound("2m"), Ok(Bound(Some(Duration::from_secs(120)))));
+        for text in ["", "5", "-1s", "soon"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Tells on stderr what happens, from a thread of its own: a terminal that is stopped, or a pipe that nobody reads, must not
+//! keep a lease from being renewed. What does not fit into the queue is dropped and counted.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::styling::{AnsiColor, Style};
+
+/// Lines that may wait to be written.
+const QUEUE: usize = 1024;
+/// How long the end waits for them.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a line is shown on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Calm,
+    Good,
+    Warning,
+    Error,
+}
+
+/// The one way to stderr while something runs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Narrator {
+    lines: SyncSender<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
+    coloured: bool,
+}
+
+/// Waits at the end until what was told is written.
+#[derive(Debug)]
+pub(crate) struct Finish(Receiver<()>);
+
+impl Narrator {
+    pub(crate) fn start() -> io::Result<(Narrator, Finish)> {
+        let (lines, queue) = sync_channel::<Vec<u8>>(QUEUE);
+        let (done, finished) = sync_channel(1);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let lost = Arc::clone(&dropped);
+        std::thread::Builder::new().name("narrator".into()).spawn(move || {
+            while let Ok(line) = queue.recv() {
+                let mut stderr = io::stderr().lock();
+                // One write a line, so that it stays whole among the lines of the command. Nobody is left to tell of an error.
+                let _ = stderr.write_all(&line);
+                let lost = lost.swap(0, Ordering::Relaxed);
+                if lost > 0 {
+                    let _ = writeln!(stderr, "warning: {lost} lines were not written: nobody read them");
+                }
+            }
+            let _ = done.send(());
+        })?;
+        let coloured = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+        Ok((Narrator { lines, dropped, coloured }, Finish(finished)))
+    }
+
+    /// `label: text`.
+    pub(crate) fn line(&self, tone: Tone, label: &str, text: &str) {
+        let style = if self.coloured { style(tone) } else { Style::new() };
+        self.send(format!("{style}{label}:{style:#} {text}\n").into_bytes());
+    }
+
+    /// One line as it is.
+    pub(crate) fn raw(&self, line: &str) {
+        self.send(format!("{line}\n").into_bytes());
+    }
+
+    fn send(&self, bytes: Vec<u8>) {
+        if self.lines.try_send(bytes).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Finish {
+    /// Waits for the lines, for a second at most. All clones of the narrator must be dropped before.
+    pub(crate) fn wait(self) {
+        // What is not written by then is lost, which is better than to hang.
+        let _ = self.0.recv_timeout(PATIENCE);
+    }
+}
+
+/// For what the library logs.
+impl Write for Narrator {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn style(tone: Tone) -> Style {
+    match tone {
+        Tone::Calm => Style::new().bold(),
+        Tone::Good => AnsiColor::Green.on_default().bold(),
+        Tone::Warning => AnsiColor::Yellow.on_default().bold(),
+        Tone::Error => AnsiColor::Red.on_default().bold(),
+    }
+}

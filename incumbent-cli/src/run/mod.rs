@@ -1,0 +1,108 @@
+//! `run`: a command on exactly one replica.
+
+mod backoff;
+mod command;
+mod job;
+mod runner;
+mod signals;
+mod trouble;
+
+use std::process::ExitCode;
+
+use incumbent::{Error, ErrorKind, Result};
+
+use crate::args::RunArgs;
+use crate::narrator::{Finish, Narrator};
+use crate::report::{Level, Reporter};
+use crate::store::Store;
+use crate::{exit, identity, output, text};
+
+use runner::{Plan, Waiting};
+
+pub(crate) fn run(args: RunArgs) -> ExitCode {
+    let (narrator, finish) = match Narrator::start() {
+        Ok(started) => started,
+        Err(error) => {
+            let error = Error::new(ErrorKind::Internal, "no thread can be started").with_source(error);
+            return output::conclude(args.json, Err(error));
+        }
+    };
+    let code = lead(args, narrator);
+    Finish::wait(finish);
+    ExitCode::from(code)
+}
+
+fn lead(args: RunArgs, narrator: Narrator) -> u8 {
+    let reporter = Reporter {
+        narrator: narrator.clone(),
+        election: args.election.to_string(),
+        id: String::new(),
+        program: command::name(&args.command),
+        level: level(&args),
+        json: args.json,
+    };
+    if args.verbose > 1 {
+        log(&narrator);
+    }
+    if let Err(missing) = command::look_for(&args.command[0]) {
+        reporter.error(&missing.message);
+        return missing.exit_code;
+    }
+    let led = prepare(args, reporter.clone()).and_then(|(plan, reporter)| {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+                Error::new(ErrorKind::Internal, "the runtime cannot be started").with_source(error)
+            })?;
+        runtime.block_on(runner::run(plan, reporter))
+    });
+    led.unwrap_or_else(|error| {
+        reporter.error(&text::error(&error));
+        exit::FAILED
+    })
+}
+
+/// From what was typed to what it means.
+fn prepare(args: RunArgs, mut reporter: Reporter) -> Result<(Plan, Reporter)> {
+    let store = Store::choose(&args.store, Some(&args.term))?;
+    let (id, _) = identity::choose(args.id.as_ref())?;
+    reporter.id = id.to_string();
+    store.note().iter().for_each(|note| reporter.note(note));
+    store.warnings().iter().for_each(|warning| reporter.warn(warning));
+    if cfg!(not(target_os = "linux")) {
+        reporter.note("on this system, processes that leave the command's process group are not covered");
+    }
+    let waiting = match (args.no_wait, args.wait_timeout) {
+        (true, _) => Waiting::Not,
+        (false, Some(limit)) => Waiting::AtMost(limit),
+        (false, None) => Waiting::ForEver,
+    };
+    let plan = Plan {
+        election: args.election,
+        id,
+        address: args.advertise,
+        store,
+        command: args.command,
+        restart: args.restart,
+        waiting,
+    };
+    Ok((plan, reporter))
+}
+
+fn level(args: &RunArgs) -> Level {
+    match (args.quiet, args.verbose) {
+        (true, _) => Level::Quiet,
+        (false, 0) => Level::Normal,
+        (false, _) => Level::Verbose,
+    }
+}
+
+/// What the library logs goes the same way as our own lines, so that it cannot block either.
+fn log(narrator: &Narrator) {
+    let narrator = narrator.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || narrator.clone())
+        .with_ansi(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::new("incumbent=debug,incumbent_core=debug"));
+    // A second subscriber can only be refused, and there is no first.
+    let _ = subscriber.try_init();
+}

@@ -1,0 +1,118 @@
+//! Numbers and names as people read them.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use incumbent::{Error, Leader};
+
+/// A span of time in at most two units: `250 ms`, `1.5 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
+pub(crate) fn span(span: Duration) -> String {
+    let millis = span.as_millis();
+    let seconds = (millis + 500) / 1000;
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..9_950 if millis % 1000 >= 50 => format!("{:.1} s", millis as f64 / 1000.0),
+        1_000..59_500 => format!("{seconds} s"),
+        _ => {
+            let (big, small, unit, part) = match seconds {
+                0..3_600 => (seconds / 60, seconds % 60, "min", "s"),
+                3_600..86_400 => (seconds / 3_600, seconds % 3_600 / 60, "h", "min"),
+                _ => (seconds / 86_400, seconds % 86_400 / 3_600, "d", "h"),
+            };
+            if small == 0 { format!("{big} {unit}") } else { format!("{big} {unit} {small} {part}") }
+        }
+    }
+}
+
+/// A leader with its token: `web-2:4711 (token 17)`.
+pub(crate) fn leader(leader: &Leader) -> String {
+    let id = &leader.contender.id;
+    match (leader.token, leader.contender.is_foreign()) {
+        (Some(token), false) => format!("{id} (token {token})"),
+        (Some(token), true) => format!("{id} (a client of another kind, token {token})"),
+        (None, false) => id.clone(),
+        (None, true) => format!("{id} (a client of another kind)"),
+    }
+}
+
+/// How long it has led, by the wall clocks of both; `None` if they contradict each other or it is not known.
+pub(crate) fn age(leader: &Leader) -> Option<Duration> {
+    let since = leader.since_unix_ms?;
+    crate::clock::unix_ms().checked_sub(since).map(Duration::from_millis)
+}
+
+/// ` for 12 s`, or nothing if it has only just begun or is not known.
+pub(crate) fn for_how_long(leader: &Leader) -> String {
+    let age = age(leader).filter(|age| *age >= Duration::from_secs(1));
+    age.map(|age| format!(" for {}", span(age))).unwrap_or_default()
+}
+
+/// An error with all that caused it.
+pub(crate) fn error(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// `SIGTERM` for 15.
+pub(crate) fn signal(number: i32) -> String {
+    const NAMES: [(i32, &str); 17] = {
+        use signal_hook::consts::signal::*;
+        [
+            (SIGHUP, "SIGHUP"),
+            (SIGINT, "SIGINT"),
+            (SIGQUIT, "SIGQUIT"),
+            (SIGILL, "SIGILL"),
+            (SIGTRAP, "SIGTRAP"),
+            (SIGABRT, "SIGABRT"),
+            (SIGBUS, "SIGBUS"),
+            (SIGFPE, "SIGFPE"),
+            (SIGKILL, "SIGKILL"),
+            (SIGUSR1, "SIGUSR1"),
+            (SIGSEGV, "SIGSEGV"),
+            (SIGUSR2, "SIGUSR2"),
+            (SIGPIPE, "SIGPIPE"),
+            (SIGALRM, "SIGALRM"),
+            (SIGTERM, "SIGTERM"),
+            (SIGXCPU, "SIGXCPU"),
+            (SIGSYS, "SIGSYS"),
+        ]
+    };
+    let name = NAMES.iter().find(|(known, _)| *known == number);
+    name.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_read_like_spans() {
+        let cases = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (1_049, "1 s"),
+            (1_500, "1.5 s"),
+            (9_949, "9.9 s"),
+            (9_960, "10 s"),
+            (12_400, "12 s"),
+            (59_499, "59 s"),
+            (59_500, "1 min"),
+            (200_000, "3 min 20 s"),
+            (3_600_000, "1 h"),
+            (7_500_000, "2 h 5 min"),
+            (356_400_000, "4 d 3 h"),
+        ];
+        for (millis, text) in cases {
+            assert_eq!(span(Duration::from_millis(millis)), text, "{millis} ms");
+        }
+    }
+}

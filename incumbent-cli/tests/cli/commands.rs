@@ -1,0 +1,85 @@
+//! The commands that ask a store.
+
+use crate::harness::World;
+
+#[test]
+fn status_of_an_election_that_nobody_leads_is_a_no() {
+    let world = World::new();
+    let (code, out, _) = world.output(&["status", "billing", "--on=memory:"]);
+    assert_eq!(code, 1);
+    assert!(out.contains("leader      nobody"), "{out}");
+    let (code, out, _) = world.output(&["status", "billing", "--on=memory:", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, &answer["leader"]), (1, &serde_json::Value::Null));
+}
+
+#[test]
+fn nobody_can_be_asked_to_go_where_nobody_leads() {
+    let world = World::new();
+    for arguments in
+        [&["resign", "billing", "--on=memory:"][..], &["transfer", "billing", "--on=memory:", "--to=b"]]
+    {
+        let (code, _, err) = world.output(arguments);
+        assert_eq!(code, 1);
+        assert!(err.contains("nobody leads billing"), "{err}");
+    }
+}
+
+#[test]
+fn a_checkpoint_is_written_in_a_job_only() {
+    let world = World::new();
+    let (code, _, err) = world.output(&["checkpoint", "put", "--on=memory:"]);
+    assert_eq!(code, 125);
+    assert!(err.contains("only in a command that incumbent run started"), "{err}");
+    let (code, out, _) = world.output(&["checkpoint", "get", "billing", "--on=memory:"]);
+    assert_eq!((code, out.as_str()), (1, ""), "there is none");
+}
+
+#[test]
+fn the_registry_is_what_backends_lists() {
+    let world = World::new();
+    let (code, out, _) = world.output(&["backends"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("memory:"), "{out}");
+    let (_, json, _) = world.output(&["backends", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let schemes = answer["backends"].as_array().expect("a list");
+    let (_, markdown, _) = world.output(&["backends", "--markdown"]);
+    assert_eq!(markdown.lines().count(), schemes.len() + 2, "{markdown}");
+}
+
+#[test]
+fn doctor_shows_what_is_in_force_and_what_follows() {
+    let world = World::new();
+    let (code, out, _) = world.output(&["doctor", "--on=memory:?ttl=6s", "--grace=1s", "--json"]);
+    assert_eq!(code, 0, "{out}");
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let setting = |name: &str| {
+        let settings = answer["settings"].as_array().expect("a list");
+        let found = settings.iter().find(|setting| setting["name"] == name).expect("the setting");
+        (found["value"].as_str().expect("text").to_owned(), found["from"].as_str().expect("text").to_owned())
+    };
+    assert_eq!(setting("ttl"), ("6 s".into(), "backend URL".into()));
+    assert_eq!(setting("grace"), ("1 s".into(), "flag".into()));
+    assert_eq!(setting("backend").1, "flag");
+    let figure = |name: &str| {
+        let figures = answer["consequences"].as_array().expect("a list");
+        figures.iter().find(|figure| figure["name"] == name).expect("the figure")["ms"].as_u64().expect("ms")
+    };
+    assert_eq!(figure("a lease is renewed every"), 2000);
+    // 6 s less drift (6 ms), margin (600 ms) and grace (1 s).
+    assert_eq!(figure("without a renewal, the command is told to stop after"), 4394);
+    assert!(figure("fail-over after a crash, at most") >= 6000);
+    let (_, out, _) = world.output(&["doctor", "--on=memory:", "--ttl=20s"]);
+    assert!(out.contains("ttl          20 s") && out.contains("a lease is renewed every"), "{out}");
+}
+
+#[test]
+fn doctor_says_no_where_run_would_fail() {
+    let world = World::new();
+    for arguments in [&["doctor", "--on=memory:", "--grace=14s"][..], &["doctor", "--on=nosuch:"]] {
+        let (code, out, _) = world.output(arguments);
+        assert_eq!(code, 1, "{out}");
+        assert!(out.contains("WRONG"), "{out}");
+    }
+}

@@ -1,0 +1,121 @@
+//! How these tests start the binary: in an environment of their own, each with folders of its own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use testkit::{Proc, Stream};
+
+/// How long something may take that takes milliseconds on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// A folder with an embedded store, lease files and whatever the jobs of a test write.
+pub(crate) struct World {
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let dir = tempfile::tempdir().expect("a folder");
+        for name in ["runtime", "home"] {
+            std::fs::create_dir(dir.path().join(name)).expect("a folder");
+        }
+        World { dir }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The binary with nothing of this process's environment that concerns it.
+    pub(crate) fn incumbent<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_incumbent"));
+        command.args(arguments);
+        command
+    }
+
+    /// A shell that finds the binary as `$INCUMBENT`.
+    pub(crate) fn shell(&self, script: &str) -> Proc {
+        let mut command = self.command("sh");
+        command.args(["-c", script]);
+        Proc::spawn(command)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir.path());
+        for name in [
+            "INCUMBENT_ON",
+            "INCUMBENT_ELECTION",
+            "INCUMBENT_ID",
+            "INCUMBENT_TOKEN",
+            "INCUMBENT_LEASE_FILE",
+            "POD_NAME",
+            "KUBERNETES_SERVICE_HOST",
+            "container",
+        ] {
+            command.env_remove(name);
+        }
+        command.env("XDG_RUNTIME_DIR", self.path("runtime")).env("HOME", self.path("home"));
+        command.env("INCUMBENT", env!("CARGO_BIN_EXE_incumbent"));
+        command
+    }
+
+    /// `incumbent run billing OPTIONS -- sh -c SCRIPT`; the script finds the binary as `$INCUMBENT`.
+    pub(crate) fn run(&self, options: &[&str], script: &str) -> Proc {
+        let arguments = [&["run", "billing"], options, &["--", "sh", "-c", script]].concat();
+        Proc::spawn(self.incumbent(&arguments))
+    }
+
+    /// Runs to the end: exit code, stdout, stderr.
+    pub(crate) fn output<S: AsRef<OsStr>>(&self, arguments: &[S]) -> (i32, String, String) {
+        ended(&Proc::spawn(self.incumbent(arguments)))
+    }
+
+    /// Lease files that are there now.
+    pub(crate) fn lease_files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(self.path("runtime/incumbent")) else { return Vec::new() };
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+}
+
+/// Waits for the end: exit code, stdout, stderr.
+#[track_caller]
+pub(crate) fn ended(process: &Proc) -> (i32, String, String) {
+    let code = code(process);
+    (code, process.text(Stream::Out), process.text(Stream::Err))
+}
+
+/// Waits for the end: the exit code, which there must be.
+#[track_caller]
+pub(crate) fn code(process: &Proc) -> i32 {
+    let status = process.wait(SOON);
+    status.code().unwrap_or_else(|| panic!("ended by a signal: {}", process.transcript()))
+}
+
+/// The state letter of a process, `None` if it is gone.
+pub(crate) fn state_of(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether a process runs or could run: neither gone nor dead and unburied.
+pub(crate) fn lives(pid: u32) -> bool {
+    state_of(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The pid that a job wrote to a file, once it is there.
+#[track_caller]
+pub(crate) fn pid_in(path: &Path) -> u32 {
+    let mut pid = None;
+    testkit::wait_until(SOON, || {
+        pid = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+        pid.is_some()
+    });
+    pid.unwrap_or_else(|| panic!("no pid in {}", path.display()))
+}

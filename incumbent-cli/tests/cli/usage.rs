@@ -1,0 +1,120 @@
+//! Wrong usage and settings that cannot work: a clear answer at once, and the right exit code.
+
+use crate::harness::World;
+
+/// Exit code and stderr of `incumbent ARGUMENTS`.
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let (code, out, err) = World::new().output(arguments);
+    assert_eq!(out, "", "an error belongs on stderr");
+    (code, err)
+}
+
+#[test]
+fn names_that_no_store_could_keep_are_refused_with_the_rule() {
+    let huge = "x".repeat(129);
+    for name in ["", "a/b", "a b", "bücher", "-a", ".a", huge.as_str()] {
+        for command in
+            [&["status", "--on=memory:", "--", name][..], &["run", "--on=memory:", name, "--", "true"]]
+        {
+            // A leading dash is an option to the parser.
+            if command[0] == "run" && name.starts_with('-') {
+                continue;
+            }
+            let (code, err) = refused(command);
+            assert_eq!(code, 2, "{name:?}: {err}");
+            assert!(err.contains("a name is 1 to 128 of A-Z a-z 0-9 . _ -"), "{err}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for arguments in [
+        &["run"][..],
+        &["run", "billing", "--on=memory:"],
+        &["run", "billing", "--on=memory:", "--"],
+        &["run", "billing", "--on=memory:", "--no-wait", "--wait-timeout=1s", "--", "true"],
+        &["run", "billing", "--on=memory:", "--ttl=soon", "--", "true"],
+        &["run", "billing", "--on=memory:", "--drain=-1s", "--", "true"],
+        &["run", "billing", "--on=memory:", "--id=", "--", "true"],
+        &["transfer", "billing", "--on=memory:"],
+        &["completions", "cobol"],
+        &["man", "cobol"],
+        &["cobol"],
+    ] {
+        let (code, err) = refused(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn an_unknown_scheme_names_the_known_ones() {
+    for command in
+        [&["run", "billing", "--on=etdc://h", "--", "true"][..], &["status", "billing", "--on=etdc://h"]]
+    {
+        let (code, err) = refused(command);
+        assert_eq!(code, 125);
+        assert!(err.contains("no backend is called \"etdc\"") && err.contains("memory"), "{err}");
+    }
+}
+
+#[test]
+fn a_wrong_url_says_what_is_wrong_with_it() {
+    for (url, hint) in [
+        ("billing", "has no scheme"),
+        ("memory:?tttl=3s", "did you mean ttl?"),
+        ("memory:?ttl=3", "write a whole number with ms, s, m or h"),
+        ("memory://host", "has no host"),
+    ] {
+        let (code, err) = refused(&["run", "billing", "--on", url, "--", "true"]);
+        assert_eq!(code, 125, "{url}");
+        assert!(err.contains(hint), "{url}: {err}");
+    }
+}
+
+#[test]
+fn intervals_that_do_not_fit_are_refused_with_the_arithmetic() {
+    let (code, err) = refused(&["run", "billing", "--on=memory:", "--grace=14s", "--", "true"]);
+    assert_eq!(code, 125);
+    assert!(
+        err.contains("renew interval 5s + retry 3s + grace 14s") && err.contains("less than ttl 15s"),
+        "{err}"
+    );
+    let (code, err) = refused(&["run", "billing", "--on=memory:", "--ttl=10ms", "--", "true"]);
+    assert_eq!(code, 125);
+    assert!(err.contains("ttl 10ms is below the shortest"), "{err}");
+}
+
+#[test]
+fn errors_are_events_where_json_is_asked_for() {
+    let (code, err) = refused(&["run", "billing", "--on=etdc:", "--json", "--", "true"]);
+    assert_eq!(code, 125);
+    let event: serde_json::Value = serde_json::from_str(&err).expect("one line of JSON");
+    assert_eq!((&event["v"], &event["event"]), (&1.into(), &"error".into()), "{err}");
+}
+
+#[test]
+fn a_password_in_on_warns_and_is_never_shown() {
+    let (code, err) = refused(&["run", "billing", "--on=nosuch://me:hunter2@h", "--", "true"]);
+    assert_eq!(code, 125);
+    assert!(err.contains("the password in --on can be read by every user"), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+    // From the environment it is nobody else's to read.
+    let world = World::new();
+    let mut command = world.incumbent(&["run", "billing", "--", "true"]);
+    command.env("INCUMBENT_ON", "nosuch://me:hunter2@h");
+    let (_, _, err) = crate::harness::ended(&testkit::Proc::spawn(command));
+    assert!(!err.contains("password") && !err.contains("hunter2"), "{err}");
+}
+
+#[test]
+fn in_a_pod_nothing_runs_on_the_embedded_default() {
+    let world = World::new();
+    for arguments in [&["run", "billing", "--", "true"][..], &["status", "billing"]] {
+        let mut command = world.incumbent(arguments);
+        command.env("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+        let (code, _, err) = crate::harness::ended(&testkit::Proc::spawn(command));
+        assert_eq!(code, 125);
+        assert!(err.contains("Kubernetes Pod") && err.contains("--on"), "{err}");
+    }
+}
