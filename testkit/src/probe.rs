@@ -18,6 +18,8 @@ pub enum Capability {
     Root,
     /// Making network name spaces.
     NetNs,
+    /// Making mount name spaces, and mounting in them: `unshare --map-root-user --mount`.
+    MountNs,
 }
 
 impl fmt::Display for Capability {
@@ -26,6 +28,7 @@ impl fmt::Display for Capability {
             Capability::Ptrace => "permission to trace processes with strace",
             Capability::Root => "root",
             Capability::NetNs => "permission to make network name spaces",
+            Capability::MountNs => "permission to make user and mount name spaces",
         })
     }
 }
@@ -43,6 +46,7 @@ pub fn require(capability: Capability) {
         },
         Capability::Root => (is_root(), String::new()),
         Capability::NetNs => (can_netns(), String::new()),
+        Capability::MountNs => (can_mountns(), String::new()),
     };
     let group = env::var("INCUMBENT_TEST_GROUP").unwrap_or_else(|_| "GROUP".to_owned());
     assert!(there, "this test needs {capability}{why}; leave it out with: cargo xtask test --skip {group}");
@@ -77,6 +81,17 @@ pub fn can_netns() -> bool {
     *ANSWER.get_or_init(|| {
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+        unshare.status().is_ok_and(|status| status.success())
+    })
+}
+
+/// Whether this process may make a mount name space of its own and mount in it.
+pub fn can_mountns() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/tmp"]);
+        unshare.stdout(Stdio::null()).stderr(Stdio::null());
         unshare.status().is_ok_and(|status| status.success())
     })
 }

@@ -119,3 +119,19 @@ pub(crate) fn pid_in(path: &Path) -> u32 {
     });
     pid.unwrap_or_else(|| panic!("no pid in {}", path.display()))
 }
+
+/// The children of a process, of all its threads.
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    children
+        .flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>())
+        .filter(|pid| lives(*pid))
+        .collect()
+}
+
+/// Sends a signal to a process that is not this one's child.
+pub(crate) fn send(pid: u32, signal: testkit::Signal) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    let _ = rustix::process::kill_process(pid, signal);
+}

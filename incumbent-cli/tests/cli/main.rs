@@ -1,9 +1,12 @@
 //! The binary `incumbent` as a process among real processes: what it prints, how it exits, what it leaves.
 
 mod commands;
+mod faults;
 mod generated;
+mod handover;
 mod harness;
 mod job;
 mod run;
 mod signals;
+mod standby;
 mod usage;

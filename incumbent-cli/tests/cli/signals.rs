@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::{Proc, Signal, now};
 
-use crate::harness::{SOON, World, code, ended, lives, pid_in};
+use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in};
 
 /// Long enough apart to be two.
 const APART: Duration = Duration::from_millis(300);
@@ -134,7 +134,7 @@ fn a_signal_while_the_command_starts_is_not_lost() {
             std::thread::sleep(Duration::from_micros(500 * round));
         } else {
             // From the first moment at which it takes signals: a guardian is there.
-            testkit::wait_until(SOON, || children(process.pid()) > 0);
+            testkit::wait_until(SOON, || !children_of(process.pid()).is_empty());
             std::thread::sleep(Duration::from_micros(250 * round));
         }
         process.signal(Signal::TERM);
@@ -149,13 +149,4 @@ fn a_signal_while_the_command_starts_is_not_lost() {
     }
     assert_eq!(before + after, 40);
     assert!(after > 0, "no round met the command");
-}
-
-/// How many children a process has.
-fn children(pid: u32) -> usize {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks
-        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
-        .map(|children| children.split_whitespace().count())
-        .sum()
 }

@@ -1,0 +1,197 @@
+//! Faults of the runner itself: frozen and killed parents and guardians, disks that are full.
+
+use std::time::Duration;
+
+use testkit::{Proc, Signal, now};
+
+use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in, send};
+use crate::standby::token;
+
+/// Says so if another runs beside it, and notes with each step that it still runs.
+const JOB: &str = "exec 9>>only; flock -n 9 || { echo OVERLAP; exit 99; }; echo $$ > \"pid-$INCUMBENT_ID\"; \
+                   echo \"leading $INCUMBENT_TOKEN\"; cp \"$INCUMBENT_LEASE_FILE\" \"lease-$INCUMBENT_ID\"; \
+                   while :; do echo x >> \"steps-$INCUMBENT_ID\"; sleep 0.02; done";
+
+fn candidate(world: &World, id: &str, ttl: &str) -> Proc {
+    world.run(&["--on=file:store", &format!("--id={id}"), &format!("--ttl={ttl}")], JOB)
+}
+
+/// The guardian of a parent: its child.
+#[track_caller]
+fn guardian(parent: &Proc) -> u32 {
+    let children = children_of(parent.pid());
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
+}
+
+/// E6: malkuth's frozen leader woke up and led beside its successor.
+#[test]
+fn a_leader_that_was_frozen_past_its_lease_cannot_do_harm() {
+    let world = World::new();
+    let a = candidate(&world, "a", "3s");
+    let first = token(&a);
+    let b = candidate(&world, "b", "3s");
+    b.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+    let job = pid_in(&world.path("pid-a"));
+    a.signal(Signal::STOP);
+    let second = token(&b);
+    assert!(second > first);
+    assert!(!lives(job), "the frozen leader's job lives on");
+    let steps = world.read("steps-a");
+    a.signal(Signal::CONT);
+    // Awake, it learns that its term is over and stands by again.
+    a.wait_line(|line| line.starts_with("standby: billing is led by b"), SOON);
+    assert_eq!(world.read("steps-a"), steps, "it took a step after the successor began");
+    assert_eq!(a.lines().iter().filter(|line| line.text.starts_with("leading ")).count(), 1);
+    // What the job would have been told by a copy of its lease file: the deadline in it has passed.
+    let mut check = world.incumbent(&["check"]);
+    check.env("INCUMBENT_LEASE_FILE", world.path("lease-a"));
+    assert_eq!(code(&Proc::spawn(check)), 1);
+    b.signal(Signal::TERM);
+    let third =
+        a.wait_lines(2, |line| line.starts_with("leading ") || line == "OVERLAP", SOON).remove(1).text;
+    assert!(
+        third.strip_prefix("leading ").and_then(|token| token.parse::<u64>().ok()) > Some(second),
+        "{third}"
+    );
+}
+
+#[test]
+fn the_job_dies_with_a_killed_parent() {
+    let world = World::new();
+    let a = candidate(&world, "a", "1h");
+    token(&a);
+    let (job, guardian) = (pid_in(&world.path("pid-a")), guardian(&a));
+    a.signal(Signal::KILL);
+    assert!(testkit::wait_until(SOON, || !lives(job) && !lives(guardian)));
+    assert!(testkit::wait_until(SOON, || world.lease_files().is_empty()), "{:?}", world.lease_files());
+}
+
+/// The parent kills the tree before anything else, then gives up the term: others may do better.
+#[test]
+fn the_job_dies_with_a_killed_guardian_and_a_new_term_begins() {
+    let world = World::new();
+    let a = candidate(&world, "a", "3s");
+    let first = token(&a);
+    let (job, guardian) = (pid_in(&world.path("pid-a")), guardian(&a));
+    send(guardian, Signal::KILL);
+    a.wait_line(|line| line.starts_with("killing: the guardian of sh died or is frozen"), SOON);
+    assert!(testkit::wait_until(SOON, || !lives(job)));
+    let again =
+        a.wait_lines(2, |line| line.starts_with("leading ") || line == "OVERLAP", SOON).remove(1).text;
+    assert!(
+        again.strip_prefix("leading ").and_then(|token| token.parse::<u64>().ok()) > Some(first),
+        "{again}"
+    );
+    assert_eq!(a.try_wait(), None);
+}
+
+/// While it stands by, a guardian that was started beforehand may die: nothing depends on it yet.
+#[test]
+fn a_guardian_that_dies_beforehand_is_replaced() {
+    let world = World::new();
+    let a = candidate(&world, "a", "1h");
+    token(&a);
+    let b = candidate(&world, "b", "1h");
+    b.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+    send(guardian(&b), Signal::KILL);
+    assert!(testkit::wait_until(SOON, || children_of(b.pid()).is_empty()));
+    a.signal(Signal::TERM);
+    token(&b);
+}
+
+/// A guardian that is frozen does not keep the job alive past the deadline: the parent kills, too.
+#[test]
+fn a_frozen_guardian_does_not_let_the_job_outlive_its_drain() {
+    let world = World::new();
+    let a = candidate(&world, "a", "1h");
+    token(&a);
+    let (job, guardian) = (pid_in(&world.path("pid-a")), guardian(&a));
+    send(guardian, Signal::STOP);
+    a.signal(Signal::TERM);
+    a.wait_line(|line| line.starts_with("stopping:"), SOON);
+    std::thread::sleep(Duration::from_millis(300));
+    a.signal(Signal::TERM);
+    let (code, _, err) = ended(&a);
+    assert_eq!(code, 128 + 9, "{err}");
+    assert!(!lives(job) && !lives(guardian));
+    assert!(err.ends_with("released: billing\n"), "{err}");
+}
+
+/// Both killed at once: nobody is left to kill the tree, so its last process, wherever it went, keeps the lock, and
+/// nobody takes over before the lease runs out.
+#[test]
+fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
+    let world = World::new();
+    let script = "setsid sh -c 'echo $$ > orphan; exec sleep 600' & until [ -s orphan ]; do sleep 0.01; done; \
+                  echo $$ > main; echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
+    let a = world.run(&["--on=file:store", "--id=a", "--ttl=1h"], script);
+    token(&a);
+    let b = world.run(&["--on=file:store", "--id=b", "--ttl=1h"], "echo \"leading $INCUMBENT_TOKEN\"");
+    b.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+    let (main, orphan) = (pid_in(&world.path("main")), pid_in(&world.path("orphan")));
+    let guardian = guardian(&a);
+    // Frozen first, so that neither sees the other die.
+    send(guardian, Signal::STOP);
+    a.signal(Signal::STOP);
+    send(guardian, Signal::KILL);
+    a.signal(Signal::KILL);
+    send(main, Signal::KILL);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(lives(orphan), "then this test shows nothing");
+    assert!(!b.lines().iter().any(|line| line.text.starts_with("leading ")), "{}", b.transcript());
+    send(orphan, Signal::KILL);
+    token(&b);
+}
+
+/// Without room for the lease file no command starts, and the term is given back.
+#[test]
+fn a_full_disk_under_the_lease_file_is_a_clear_error() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process =
+        world.shell(&full("runtime/incumbent", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
+    let (code, out, err) = ended(&process);
+    assert_eq!((code, out.as_str()), (125, ""), "{err}");
+    assert!(
+        err.contains("error: the lease file cannot be made in") && err.contains("No space left"),
+        "{err}"
+    );
+    assert!(err.ends_with("released: billing\n"), "{err}");
+    assert_eq!(
+        crate::harness::code(&world.run(&["--on=file:store", "--no-wait"], "exit 5")),
+        5,
+        "it was given back"
+    );
+}
+
+/// A state directory that is a file, or cannot be made, or has no room: a clear error at once.
+#[test]
+fn a_state_directory_that_cannot_be_used_is_a_clear_error() {
+    let world = World::new();
+    std::fs::write(world.path("file"), "").expect("a file");
+    for on in ["file:file", "file:/proc/nowhere/incumbent"] {
+        let begun = now();
+        let (code, out, err) = ended(&world.run(&["--on", on], "echo started"));
+        assert_eq!((code, out.as_str()), (125, ""), "{on}: {err}");
+        assert!(err.starts_with("error: "), "{err}");
+        assert!(now().since(begun) < SOON, "{on}: not at once");
+    }
+}
+
+#[test]
+fn a_state_directory_without_room_is_a_clear_error() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process = world.shell(&full("store", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
+    let (code, out, err) = ended(&process);
+    assert_eq!((code, out.as_str()), (125, ""), "{err}");
+    assert!(err.starts_with("error: ") && err.contains("No space left"), "{err}");
+}
+
+/// A script that runs `script` where `folder` is a small file system of its own, all of it used.
+fn full(folder: &str, script: &str) -> String {
+    let mount = format!("mkdir -p {folder}; mount -t tmpfs -o size=64k,nr_inodes=64 none {folder}");
+    let fill = format!("head -c 1M /dev/zero > {folder}/filler 2>/dev/null");
+    format!("exec unshare --map-root-user --mount sh -c '{mount}; {fill}; exec {script}'")
+}

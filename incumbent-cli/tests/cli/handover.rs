@@ -1,0 +1,143 @@
+//! `resign`, `transfer`, `observe`, `status` and the checkpoint among living candidates.
+
+use testkit::{Proc, Signal, Stream};
+
+use crate::harness::{SOON, World, ended};
+
+const ON: &str = "--on=file:store";
+const JOB: &str = "echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
+
+fn candidate(world: &World, id: &str) -> Proc {
+    world.run(&[ON, &format!("--id={id}"), "--ttl=3s", &format!("--advertise={id}:80")], JOB)
+}
+
+#[track_caller]
+fn wait_leading(process: &Proc, count: usize) {
+    process.wait_lines(count, |line| line.starts_with("leading "), SOON);
+}
+
+#[track_caller]
+fn wait_standby(process: &Proc) {
+    process.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+}
+
+#[test]
+fn status_shows_the_leader_and_who_waits() {
+    let world = World::new();
+    let a = candidate(&world, "a");
+    wait_leading(&a, 1);
+    let b = candidate(&world, "b");
+    wait_standby(&b);
+    let (code, out, err) = world.output(&["status", "billing", ON, "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let leader = &answer["leader"];
+    assert_eq!((&leader["id"], &leader["address"]), (&"a".into(), &"a:80".into()), "{out}");
+    assert!(a.text(Stream::Out).contains(&leader["token"].to_string()), "{out}");
+    let ids: Vec<_> = answer["candidates"].as_array().expect("a list").iter().map(|one| &one["id"]).collect();
+    assert_eq!(ids, ["a", "b"], "{out}");
+    assert_eq!(answer["checkpoint_bytes"], serde_json::Value::Null);
+    let (code, out, _) = world.output(&["status", "billing", ON]);
+    assert_eq!(code, 0);
+    assert!(out.contains("leader      a\n") && out.contains("candidates  a, b\n"), "{out}");
+}
+
+#[test]
+fn a_leader_that_is_asked_resigns_and_stands_by_again() {
+    let world = World::new();
+    let a = candidate(&world, "a");
+    wait_leading(&a, 1);
+    let b = candidate(&world, "b");
+    wait_standby(&b);
+    let (code, out, err) = world.output(&["resign", "billing", ON]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("the term with token "), "{out}");
+    wait_leading(&b, 1);
+    wait_standby(&a);
+    assert!(a.text(Stream::Err).contains("stopping: asked to give up billing"), "{}", a.transcript());
+    assert_eq!(a.try_wait(), None, "it stays a candidate");
+}
+
+#[test]
+fn a_transfer_makes_the_named_candidate_the_leader() {
+    let world = World::new();
+    let a = candidate(&world, "a");
+    wait_leading(&a, 1);
+    let others = ["b", "c", "d"].map(|id| candidate(&world, id));
+    others.iter().for_each(wait_standby);
+    let (code, out, err) = world.output(&["transfer", "billing", ON, "--to=d"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("billing is now led by d (token "), "{out}");
+    wait_leading(&others[2], 1);
+    assert!(a.text(Stream::Err).contains("stopping: asked to hand billing over to d"), "{}", a.transcript());
+    let (code, out, err) = world.output(&["transfer", "billing", ON, "--to=nobody"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("no candidate nobody") && err.contains('a') && err.contains('d'), "{err}");
+}
+
+#[test]
+fn observe_follows_the_leaders() {
+    let world = World::new();
+    let observer = Proc::spawn(world.incumbent(&["observe", "billing", ON]));
+    observer.wait_line(|line| line == "nobody leads billing", SOON);
+    let a = candidate(&world, "a");
+    observer
+        .wait_line(|line| line.starts_with("billing is led by a (token ") && line.contains(" at a:80"), SOON);
+    a.signal(Signal::TERM);
+    observer.wait_lines(2, |line| line == "nobody leads billing", SOON);
+    let events = Proc::spawn(world.incumbent(&["observe", "billing", ON, "--json"]));
+    let line = events.wait_line(|_| true, SOON).text;
+    let event: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!((&event["v"], &event["event"]), (&1.into(), &"observed".into()), "{line}");
+}
+
+/// A reader that went away is no error and no panic.
+#[test]
+fn observe_ends_quietly_when_nobody_reads() {
+    let world = World::new();
+    let process =
+        world.shell("\"$INCUMBENT\" status billing --on=file:store | true; \"$INCUMBENT\" man | true");
+    let (code, _, err) = ended(&process);
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_checkpoint_goes_from_one_leader_to_the_next() {
+    let world = World::new();
+    let run = |script: &str| ended(&world.run(&[ON], script));
+    let (code, out, err) = run("\"$INCUMBENT\" checkpoint get; echo $?");
+    assert_eq!((code, out.as_str()), (0, "1\n"), "there is none: {err}");
+    let (code, _, err) = run("printf 'page 7' | \"$INCUMBENT\" checkpoint put");
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(run("\"$INCUMBENT\" checkpoint get").1.trim_end(), "page 7");
+    let (code, _, err) = run("printf 'page 8' > value; \"$INCUMBENT\" checkpoint put value");
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(world.output(&["checkpoint", "get", "billing", ON]).1.trim_end(), "page 8");
+    let (_, out, _) = world.output(&["checkpoint", "get", "billing", ON, "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&answer["text"], &answer["bytes"]), (&"page 8".into(), &6.into()));
+    let (code, _, err) = run("head -c 70000 /dev/zero | \"$INCUMBENT\" checkpoint put");
+    assert_eq!(code, 125);
+    assert!(err.contains("longer than 65536 bytes"), "{err}");
+}
+
+/// The late write of a term that is over: refused by the lease file, and by the store where that is not asked.
+#[test]
+fn a_checkpoint_takes_no_write_of_an_earlier_term() {
+    let world = World::new();
+    let (_, out, _) =
+        ended(&world.run(&[ON], "echo $INCUMBENT_TOKEN; echo one | \"$INCUMBENT\" checkpoint put"));
+    let token = out.trim_end();
+    ended(&world.run(&[ON], "\"$INCUMBENT\" checkpoint get"));
+    for lease_file in [Some("gone.lease"), None] {
+        let mut command = world.incumbent(&["checkpoint", "put", ON, "value"]);
+        std::fs::write(world.path("value"), "late").expect("a file");
+        command.env("INCUMBENT_ELECTION", "billing").env("INCUMBENT_TOKEN", token);
+        if let Some(path) = lease_file {
+            command.env("INCUMBENT_LEASE_FILE", world.path(path));
+        }
+        let (code, _, err) = ended(&Proc::spawn(command));
+        assert_eq!(code, 1, "{err}");
+    }
+    assert_eq!(world.output(&["checkpoint", "get", "billing", ON]).1.trim_end(), "one");
+}

@@ -1,0 +1,155 @@
+//! Several candidates: who waits, who takes over, and that never two jobs run.
+
+use std::time::Duration;
+
+use testkit::{Proc, Signal, Stream, now};
+
+use crate::harness::{SOON, World, code, ended, lives, pid_in};
+
+/// A job that says so if another runs beside it: it takes a lock that its whole tree holds.
+const JOB: &str = "exec 9>>only; flock -n 9 || { echo OVERLAP; exit 99; }; \
+                   echo $$ > \"pid-$INCUMBENT_ID\"; echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
+
+fn candidate(world: &World, id: &str, options: &[&str]) -> Proc {
+    let id = format!("--id={id}");
+    world.run(&[&["--on=file:store", &id], options].concat(), JOB)
+}
+
+#[track_caller]
+pub(crate) fn token(process: &Proc) -> u64 {
+    let line = process.wait_line(|line| line.starts_with("leading ") || line == "OVERLAP", SOON).text;
+    line.strip_prefix("leading ").and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[track_caller]
+fn wait_standby(process: &Proc) {
+    process.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+}
+
+/// The lease is an hour long: only the lock of the dead leader's tree can tell so soon.
+#[test]
+fn a_standby_takes_over_from_a_killed_leader_without_waiting_for_the_lease() {
+    let world = World::new();
+    let a = candidate(&world, "a", &["--ttl=1h"]);
+    let first = token(&a);
+    let b = candidate(&world, "b", &["--ttl=1h"]);
+    wait_standby(&b);
+    let job = pid_in(&world.path("pid-a"));
+    a.signal(Signal::KILL);
+    let second = token(&b);
+    assert!(second > first, "{second} after {first}");
+    assert!(!lives(job), "the dead leader's job lives on");
+}
+
+/// agent-sandbox PR #1249: a gap of one ttl at each roll-out.
+#[test]
+fn a_standby_takes_over_from_a_leader_that_is_told_to_stop() {
+    let world = World::new();
+    let a = candidate(&world, "a", &["--ttl=1h"]);
+    let first = token(&a);
+    let b = candidate(&world, "b", &["--ttl=1h"]);
+    wait_standby(&b);
+    a.signal(Signal::TERM);
+    let second = token(&b);
+    assert!(second > first);
+    assert_eq!(code(&a), 128 + 15);
+}
+
+/// What the drain needs it gets: the successor waits for the last process of the tree.
+#[test]
+fn nobody_leads_while_the_old_job_drains() {
+    let world = World::new();
+    let script = "exec 9>>only; flock -n 9 || exit 99; trap 'sleep 4; echo drained; exit 0' TERM; echo ready; \
+                  while :; do sleep 0.05; done";
+    let a = world.run(&["--on=file:store", "--id=a", "--ttl=2s"], script);
+    a.wait_line(|line| line == "ready", SOON);
+    let b = candidate(&world, "b", &["--ttl=2s"]);
+    wait_standby(&b);
+    a.signal(Signal::TERM);
+    token(&b);
+    assert!(a.text(Stream::Out).contains("drained"), "{}", a.transcript());
+    assert_eq!(code(&a), 0);
+}
+
+/// k/k #22775: equal ids, as with host networking. They exclude each other, and both are told.
+#[test]
+fn two_processes_with_one_id_exclude_each_other_and_are_told() {
+    let world = World::new();
+    let a = candidate(&world, "same", &["--ttl=1h"]);
+    let first = token(&a);
+    let b = candidate(&world, "same", &["--ttl=1h"]);
+    let warned =
+        b.wait_line(|line| line.starts_with("warning: another process campaigns for billing as same"), SOON);
+    assert!(warned.text.contains("give each its own --id"));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(b.text(Stream::Out), "", "two jobs of one id");
+    a.signal(Signal::TERM);
+    assert!(token(&b) > first);
+}
+
+#[test]
+fn no_wait_and_wait_timeout_give_up_with_codes_of_their_own() {
+    let world = World::new();
+    let a = candidate(&world, "a", &[]);
+    token(&a);
+    let (code, out, err) = ended(&candidate(&world, "b", &["--no-wait"]));
+    assert_eq!((code, out.as_str()), (123, ""), "{err}");
+    assert!(err.contains("standby: billing is led by a (token "), "{err}");
+    let begun = now();
+    let (code, out, err) = ended(&candidate(&world, "c", &["--wait-timeout=1s"]));
+    assert_eq!((code, out.as_str()), (124, ""), "{err}");
+    assert!(now().since(begun) >= Duration::from_secs(1));
+    assert!(a.try_wait().is_none(), "the leader is not disturbed");
+}
+
+#[test]
+fn no_wait_leads_where_nobody_does() {
+    let world = World::new();
+    for options in [&["--on=file:store", "--no-wait"][..], &["--on=file:store", "--wait-timeout=20s"]] {
+        assert_eq!(code(&world.run(options, "exit 6")), 6, "also over a record that was released");
+    }
+}
+
+/// A standby that is told to stop is no error: c-r #3535.
+#[test]
+fn a_standby_that_is_told_to_stop_ends_at_once_and_cleanly() {
+    let world = World::new();
+    let a = candidate(&world, "a", &["--ttl=1h"]);
+    token(&a);
+    let b = candidate(&world, "b", &["--ttl=1h"]);
+    wait_standby(&b);
+    b.signal(Signal::TERM);
+    let (code, out, err) = ended(&b);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(a.try_wait().is_none());
+}
+
+/// The record is the authority: without it nobody can know who leads, so the leader stops at once.
+#[test]
+fn a_leader_whose_record_is_deleted_kills_its_job_and_campaigns_again() {
+    let world = World::new();
+    let a = candidate(&world, "a", &[]);
+    let first = token(&a);
+    let job = pid_in(&world.path("pid-a"));
+    std::fs::remove_file(world.path("store/billing.record")).expect("a record");
+    let lines = a.wait_lines(2, |line| line.starts_with("leading ") || line == "OVERLAP", SOON);
+    let second: u64 =
+        lines[1].text.strip_prefix("leading ").and_then(|token| token.parse().ok()).expect("a token");
+    assert!(second > first);
+    assert!(!lives(job));
+    assert!(a.text(Stream::Err).contains("lost: "), "{}", a.transcript());
+}
+
+/// As root, in name spaces of its own, where root's folder is this test's alone.
+#[test]
+fn the_embedded_default_is_used_and_named() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process = world.shell(
+        "exec unshare --map-root-user --mount sh -c \
+         'mount -t tmpfs none /var/lib; exec \"$INCUMBENT\" run billing -- printenv INCUMBENT_ON'",
+    );
+    let (code, out, err) = ended(&process);
+    assert_eq!((code, out.as_str()), (0, "file:/var/lib/incumbent\n"), "{err}");
+    assert!(err.contains("excludes only processes on this machine that use /var/lib/incumbent"), "{err}");
+}
