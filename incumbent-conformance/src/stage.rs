@@ -186,9 +186,15 @@ impl Stage {
                 Err(error) if error.is_retryable() => now() + self.ttl() / 30,
                 Err(error) => return Err(error.into()),
             };
-            ensure!(now() < end, "{} did not win within {:?}", claim.id, now().since(begin));
+            let next = next(try_again);
+            let (so_far, wait) = (now().since(begin), next.since(now()));
+            ensure!(
+                next < end,
+                "{} did not win within {so_far:?}, and shall try again in {wait:?}",
+                claim.id
+            );
             // Never more often than every 5 ms: a busy loop is another case's matter.
-            sleep_until(next(try_again).max(now() + Duration::from_millis(5))).await;
+            sleep_until(next.max(now() + Duration::from_millis(5))).await;
         }
     }
 

@@ -55,24 +55,31 @@ async fn handover_the_candidate_that_is_named_wins(stage: &Stage) -> Outcome {
         stage.must_not_win(handle, claim).await?;
     }
     let target = &waiting[2];
-    let won = Cell::new(false);
+    let (released, won) = (Cell::new(false), Cell::new(false));
+    let end = now() + stage.takeover() * 2;
     let candidates = handles[1..].iter().zip(&waiting).map(async |(handle, waiting)| {
-        // The target is the laziest of them, but well within the ttl in which it is preferred.
-        let pause = if waiting.nonce == target.nonce { stage.ttl() / 4 } else { stage.ttl() / 50 };
-        let end = now() + stage.takeover() * 2;
+        let is_target = waiting.nonce == target.nonce;
         while !won.get() {
-            tokio::time::sleep(pause).await;
-            if !won.get()
-                && let Acquired::Granted(_) = handle.try_acquire(waiting).await?
-            {
-                won.set(true);
-                ensure!(waiting.nonce == target.nonce, "{} won, not {}", waiting.id, target.id);
-            }
             ensure!(now() < end, "nobody won after the hand-over");
+            tokio::time::sleep(stage.ttl() / 50).await;
+            // The target is the laziest of them, but well within the ttl in which it is preferred.
+            if is_target && !released.get() {
+                continue;
+            } else if is_target {
+                tokio::time::sleep(stage.ttl() / 4).await;
+            }
+            if let Acquired::Granted(_) = handle.try_acquire(waiting).await? {
+                won.set(true);
+                ensure!(is_target, "{} won, not {}", waiting.id, target.id);
+            }
         }
         Ok(())
     });
-    let leader = hand_over(stage, &handles[0], &claim, &grant, &target.id);
+    let leader = async {
+        hand_over(stage, &handles[0], &claim, &grant, &target.id).await?;
+        released.set(true);
+        Ok(())
+    };
     tokio::try_join!(try_join_all(candidates), leader)?;
     Ok(())
 }
