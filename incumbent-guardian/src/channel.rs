@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 pub(crate) const MAX_FDS: usize = 16;
 /// Above what any system accepts as arguments and environment, written as JSON.
 const MAX_MESSAGE: usize = 64 << 20;
-/// A broken pipe is an error to report, not a signal to die of. (std sets the option itself on Apple's sockets.)
+/// A broken pipe is an error to report, not a signal to die of. (Elsewhere the runtime of Rust ignores the signal.)
 #[cfg(target_os = "linux")]
 const SEND: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(not(target_os = "linux"))]

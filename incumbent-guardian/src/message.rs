@@ -141,7 +141,7 @@ pub enum KillCause {
     Deadline,
     /// [`Guardian::kill`](crate::Guardian::kill), or the handle was dropped.
     Requested,
-    /// The guardian died, or did not answer in time.
+    /// The guardian died, without any other reason to kill.
     GuardianLost,
     /// The parent died, so nobody is left to hear of it.
     ParentLost,

@@ -23,6 +23,7 @@ use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::message::{ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, ToGuardian};
 use crate::process::wait_for;
+use crate::tree::StartTime;
 use crate::watch::DeadlineWatch;
 use crate::{SUBCOMMAND, clock, tree};
 
@@ -129,6 +130,7 @@ impl Guardian {
         drop(alive);
 
         let supervisor = Supervisor {
+            since: tree::start_time(pid),
             channel: channel_to_guardian,
             child,
             woken,
@@ -139,6 +141,7 @@ impl Guardian {
             start_sent: false,
             started: false,
             cgroup: None,
+            cause: KillCause::GuardianLost,
             cause_told: false,
             answer_by: None,
         };
@@ -157,7 +160,8 @@ impl Guardian {
         self.order(Order::Start(spec));
     }
 
-    /// Passes a signal on to the command's process group. `SIGTERM` also wakes a stopped command.
+    /// Passes a signal on to the command's process group. `SIGTERM` also wakes a stopped command. `SIGTSTP` arrives as
+    /// `SIGSTOP`, since the system ignores it in a session without a terminal.
     pub fn signal(&self, signal: i32) {
         self.order(Order::Signal(signal));
     }
@@ -186,6 +190,8 @@ impl Drop for Guardian {
 struct Supervisor {
     channel: Channel,
     child: Child,
+    /// When the guardian started: what is older is not of its tree.
+    since: StartTime,
     woken: UnixStream,
     orders: Receiver<Order>,
     on_event: Box<dyn FnMut(GuardianEvent) + Send>,
@@ -196,6 +202,8 @@ struct Supervisor {
     /// The command runs, as far as is known.
     started: bool,
     cgroup: Option<Cgroup>,
+    /// What this side knows of why the tree is killed, until the guardian has told it.
+    cause: KillCause,
     cause_told: bool,
     /// Once the guardian has to kill: when it is taken for frozen.
     answer_by: Option<BootInstant>,
@@ -243,10 +251,7 @@ impl Supervisor {
             match order {
                 Order::Start(spec) => self.start(spec),
                 Order::Signal(signal) => self.tell(&ToGuardian::Signal { signal }, Vec::new()),
-                Order::Kill => {
-                    self.expect_answer(ANSWER);
-                    self.tell(&ToGuardian::Kill, Vec::new());
-                }
+                Order::Kill => self.order_kill(KillCause::Requested),
             }
         }
     }
@@ -259,8 +264,7 @@ impl Supervisor {
         let watch = DeadlineWatch::new(&spec.lease_file, spec.token, spec.kill_lead);
         let (Ok(stdin), Ok(watch)) = (stdin, watch) else {
             // Without a deadline to watch nothing may start.
-            self.tell(&ToGuardian::Kill, Vec::new());
-            return self.expect_answer(ANSWER);
+            return self.order_kill(KillCause::Deadline);
         };
         self.watch = Some(watch);
         let fds = std::iter::once(stdin).chain(spec.hold).collect();
@@ -276,13 +280,17 @@ impl Supervisor {
     fn tell(&mut self, message: &ToGuardian, fds: Vec<OwnedFd>) {
         if self.channel.send(message, fds).is_err() {
             // A command that cannot be passed on cannot be started.
-            let _ = self.channel.send(&ToGuardian::Kill, Vec::new());
-            self.expect_answer(ANSWER);
+            self.order_kill(KillCause::Requested);
         }
     }
 
-    fn expect_answer(&mut self, within: Duration) {
-        self.answer_by.get_or_insert_with(|| clock::now() + within);
+    /// From now on the guardian has to answer.
+    fn order_kill(&mut self, cause: KillCause) {
+        if self.cause == KillCause::GuardianLost {
+            self.cause = cause;
+        }
+        let _ = self.channel.send(&ToGuardian::Kill, Vec::new());
+        self.answer_by.get_or_insert_with(|| clock::now() + ANSWER);
     }
 
     /// Delivers what the guardian says. True if the tree is empty.
@@ -325,8 +333,7 @@ impl Supervisor {
 
     /// At the deadline the guardian kills, and so does this side: one of them may be frozen.
     fn kill_at_deadline(&mut self) {
-        self.tell(&ToGuardian::Kill, Vec::new());
-        self.expect_answer(ANSWER);
+        self.order_kill(KillCause::Deadline);
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
         }
@@ -337,7 +344,7 @@ impl Supervisor {
     /// The guardian is dead or frozen: does its work, until nothing of the tree is left.
     fn take_over(&mut self) {
         if !self.cause_told {
-            (self.on_event)(GuardianEvent::Killing { cause: KillCause::GuardianLost });
+            (self.on_event)(GuardianEvent::Killing { cause: self.cause });
         }
         let mut pause = FIRST_PAUSE;
         let mut next_report = clock::now() + REPORT_EVERY;
@@ -376,8 +383,8 @@ impl Supervisor {
             self.child.kill()?;
         }
         let guardians = guardians();
-        alive.extend(tree::kill_orphans(&guardians)?);
-        let reaped = tree::reap_orphans(&guardians)?;
+        alive.extend(tree::kill_orphans(&guardians, self.since)?);
+        let reaped = tree::reap_orphans(&guardians, self.since)?;
         drop(guardians);
         for (pid, status) in reaped {
             let signal = status.terminating_signal().map(ExitStatus::Signal);

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,7 +59,11 @@ fn start() -> io::Result<()> {
     // Out of the terminal's reach and of signals to the parent's group: only the parent, and SIGKILL, decide.
     let _ = setsid();
     #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // For people who look at the processes; else it is named after the path that was executed.
+        let _ = rustix::thread::set_name(c"guardian");
+    }
     // Handlers, not SIG_IGN, which the command would inherit.
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2] {
@@ -92,6 +96,7 @@ fn start() -> io::Result<()> {
         cgroup,
         watch: None,
         lease_file: None,
+        held: Vec::new(),
         killing: None,
     };
     let cgroup = guardian.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
@@ -126,6 +131,7 @@ struct Guardian {
     cgroup: Option<Cgroup>,
     watch: Option<DeadlineWatch>,
     lease_file: Option<PathBuf>,
+    held: Vec<OwnedFd>,
     killing: Option<Killing>,
 }
 
@@ -200,6 +206,8 @@ impl Guardian {
             ToGuardian::Kill if self.killing.is_none() => self.kill(Some(KillCause::Requested)),
             ToGuardian::Start { launch, lease_file, token, kill_lead_ns } if self.killing.is_none() => {
                 let fds = self.parent.take_fds();
+                // All but stdin are locks, which this process holds too, whatever the command closes.
+                self.held = fds.iter().skip(1).filter_map(|fd| fd.try_clone().ok()).collect();
                 let lead = Duration::from_nanos(kill_lead_ns);
                 let watch = DeadlineWatch::new(&lease_file, FencingToken(token), lead);
                 self.lease_file = Some(lease_file);
@@ -249,6 +257,8 @@ impl Guardian {
             return;
         }
         let Some(signal) = Signal::from_named_raw(signal) else { return };
+        // A session without a terminal ignores it, unless the command handles it.
+        let signal = if signal == Signal::TSTP { Signal::STOP } else { signal };
         let _ = kill_process_group(self.main, signal);
         if signal == Signal::TERM {
             // A stopped command would not hear that it is to end.
@@ -301,6 +311,8 @@ impl Guardian {
     /// Goes on killing. True when the tree is proven empty and the parent knows it.
     fn finish_killing(&mut self) -> bool {
         let no_child = self.reap();
+        #[cfg(not(target_os = "linux"))]
+        let no_child = no_child && kill_process_group(self.main, Signal::KILL).is_err();
         if no_child && self.cgroup.as_ref().is_none_or(Cgroup::is_empty) {
             return self.finish();
         }

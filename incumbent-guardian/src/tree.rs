@@ -14,6 +14,9 @@ use rustix::process::{
 /// Rounds of stopping in one sweep: a tree that still grows after that is met again by the next sweep.
 const STOP_ROUNDS: usize = 16;
 
+/// In clock ticks after boot.
+pub(crate) type StartTime = u64;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
@@ -21,8 +24,8 @@ struct Process {
     session: i32,
     /// Not yet reaped, but without any thread left.
     zombie: bool,
-    /// When it started, in clock ticks after boot: tells it from an earlier process with the same pid.
-    start: u64,
+    /// Tells it from an earlier process with the same pid.
+    start: StartTime,
 }
 
 impl Process {
@@ -85,6 +88,11 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     Process::read(pid).is_some_and(|process| !process.zombie)
 }
 
+/// When a process of ours started; the beginning of time if that cannot be read.
+pub(crate) fn start_time(pid: u32) -> StartTime {
+    Process::read(pid as i32).map_or(0, |process| process.start)
+}
+
 /// The descendants of the processes in `roots`, without these, parents before their children.
 fn descendants(all: &[Process], roots: impl IntoIterator<Item = i32>) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
@@ -138,13 +146,14 @@ pub(crate) fn kill_below(root: u32) -> io::Result<Vec<i32>> {
 /// Stops and kills what dead guardians left to this process, their subreaper. Returns the pids of what was alive.
 ///
 /// A process whose parent we became, of a session other than ours, is such an orphan: only a guardian makes sessions for
-/// what it starts, and nobody can join ours from outside. `guardians` are those alive.
+/// what it starts, and nobody can join ours from outside. `guardians` are those not reaped yet; what started before
+/// `since` was there before the dead one.
 ///
 /// # Errors
 /// Those of [`processes`].
-pub(crate) fn kill_orphans(guardians: &[u32]) -> io::Result<Vec<i32>> {
+pub(crate) fn kill_orphans(guardians: &[u32], since: StartTime) -> io::Result<Vec<i32>> {
     let alive = sweep(|all| {
-        let roots = orphans(all, guardians);
+        let roots = orphans(all, guardians, since);
         let mut tree = roots.clone();
         tree.extend(descendants(all, roots.iter().map(|root| root.pid)));
         tree
@@ -156,9 +165,9 @@ pub(crate) fn kill_orphans(guardians: &[u32]) -> io::Result<Vec<i32>> {
 ///
 /// # Errors
 /// Those of [`processes`].
-pub(crate) fn reap_orphans(guardians: &[u32]) -> io::Result<Vec<(i32, WaitStatus)>> {
+pub(crate) fn reap_orphans(guardians: &[u32], since: StartTime) -> io::Result<Vec<(i32, WaitStatus)>> {
     let mut reaped = Vec::new();
-    for orphan in orphans(&processes()?, guardians) {
+    for orphan in orphans(&processes()?, guardians, since) {
         if let Ok(Some((_, status))) = waitpid(Pid::from_raw(orphan.pid), WaitOptions::NOHANG) {
             reaped.push((orphan.pid, status));
         }
@@ -166,12 +175,13 @@ pub(crate) fn reap_orphans(guardians: &[u32]) -> io::Result<Vec<(i32, WaitStatus
     Ok(reaped)
 }
 
-fn orphans(all: &[Process], guardians: &[u32]) -> Vec<Process> {
+fn orphans(all: &[Process], guardians: &[u32], since: StartTime) -> Vec<Process> {
     let own = std::process::id() as i32;
     let session = all.iter().find(|process| process.pid == own).map(|process| process.session);
     let is_orphan = |process: &&Process| {
         process.parent == own
             && Some(process.session) != session
+            && process.start >= since
             && !guardians.contains(&(process.pid as u32))
     };
     all.iter().filter(is_orphan).copied().collect()

@@ -4,6 +4,12 @@ use std::io;
 
 use rustix::process::WaitStatus;
 
+pub(crate) type StartTime = u64;
+
+pub(crate) fn start_time(_pid: u32) -> StartTime {
+    0
+}
+
 pub(crate) fn is_alive(_pid: i32) -> bool {
     true
 }
@@ -12,10 +18,10 @@ pub(crate) fn kill_below(_root: u32) -> io::Result<Vec<i32>> {
     Ok(Vec::new())
 }
 
-pub(crate) fn kill_orphans(_guardians: &[u32]) -> io::Result<Vec<i32>> {
+pub(crate) fn kill_orphans(_guardians: &[u32], _since: StartTime) -> io::Result<Vec<i32>> {
     Ok(Vec::new())
 }
 
-pub(crate) fn reap_orphans(_guardians: &[u32]) -> io::Result<Vec<(i32, WaitStatus)>> {
+pub(crate) fn reap_orphans(_guardians: &[u32], _since: StartTime) -> io::Result<Vec<(i32, WaitStatus)>> {
     Ok(Vec::new())
 }

@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::harness::{
-    LONG, Parent, User, assert_silent, is_alive, is_stopped, marked, own_cgroup, scratch, send, set_deadline,
-    sh, ticker, ticks, until, until_ticking, users,
+    LONG, Parent, User, assert_silent, descriptors, is_alive, is_stopped, marked, own_cgroup, scratch, send,
+    set_deadline, sh, ticker, ticks, until, until_ticking, users,
 };
 use crate::parent::Plan;
 use crate::test;
@@ -26,6 +26,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test!(i7_sigkill_of_the_parent_kills_the_tree),
         test!(a_frozen_guardian_does_not_save_the_tree_at_the_deadline),
         test!(a_frozen_guardian_does_not_save_the_tree_from_a_kill),
+        test!(systemd_stops_every_process_of_a_service_but_the_guardian_goes_on),
+        test!(the_death_of_one_guardian_harms_no_other_tree),
         test!(a_frozen_parent_does_not_save_the_tree_at_the_deadline),
         test!(both_frozen_the_guardian_wakes_first_and_no_tick_follows),
         test!(both_frozen_the_parent_wakes_first_and_no_tick_follows),
@@ -195,9 +197,9 @@ fn a_frozen_guardian_does_not_save_the_tree_at_the_deadline() {
         freeze(parent.guardian);
         parent.order("renew 1500");
         let events = parent.rest();
-        assert_eq!(events[0], killing(KillCause::GuardianLost));
+        assert_eq!(events[0], killing(KillCause::Deadline));
         tree.assert_dead();
-        assert!(!is_alive(parent.guardian));
+        until("the guardian is dead", || !is_alive(parent.guardian));
     }
 }
 
@@ -207,8 +209,41 @@ fn a_frozen_guardian_does_not_save_the_tree_from_a_kill() {
         let mut parent = tree.start(user);
         freeze(parent.guardian);
         parent.order("kill");
-        parent.rest();
+        assert_eq!(parent.rest()[0], killing(KillCause::Requested));
         tree.assert_dead();
+    }
+}
+
+fn systemd_stops_every_process_of_a_service_but_the_guardian_goes_on() {
+    let mut tree = Tree::new(LONG, 0);
+    let mut parent = tree.start(User::Own);
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::TSTP, Signal::USR1] {
+        send(parent.guardian, signal);
+    }
+    tree.files.iter().for_each(|file| until_ticking(file));
+    parent.order(&format!("signal {}", Signal::TERM.as_raw()));
+    let status = ExitStatus::Signal(Signal::TERM.as_raw());
+    assert_eq!(parent.rest(), [GuardianEvent::Exited(status), GuardianEvent::Empty]);
+    tree.assert_dead();
+}
+
+fn the_death_of_one_guardian_harms_no_other_tree() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let other = tree.dir.path().join("other");
+        // Also a child that the parent had before, in a session of its own, as after `setsid daemon & exec incumbent`.
+        let older = tree.dir.path().join("older");
+        tree.plan.bystander = Some(sh(&ticker(&other)));
+        tree.plan.older_child = Some(["setsid".into()].into_iter().chain(sh(&ticker(&older))).collect());
+        let mut parent = tree.start(user);
+        until_ticking(&other);
+        until_ticking(&older);
+        send(parent.guardian, Signal::KILL);
+        while parent.event().0 != GuardianEvent::Empty {}
+        tree.assert_dead();
+        until_ticking(&other);
+        until_ticking(&older);
+        marked(&older).into_iter().for_each(|pid| send(pid, Signal::KILL));
     }
 }
 
@@ -284,6 +319,10 @@ fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
     let lock = tree.dir.path().join("lock");
     tree.plan.lock = Some(lock.clone());
     let mut parent = tree.start(User::Own);
+    let guardian_holds = descriptors(parent.guardian).into_iter().any(|fd| {
+        fs::read_link(format!("/proc/{}/fd/{fd}", parent.guardian)).is_ok_and(|target| target == lock)
+    });
+    assert!(guardian_holds, "the guardian does not hold the lock");
     let lock = File::open(lock).unwrap();
     let free = || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ pub(crate) struct Plan {
     pub(crate) early_signal: Option<i32>,
     /// Leave the start to a line on stdin.
     pub(crate) standby: bool,
+    /// Started before the guardian, without one.
+    pub(crate) older_child: Option<Vec<OsString>>,
+    /// Runs under a second guardian.
+    pub(crate) bystander: Option<Vec<OsString>>,
     /// Leave stdin to the command.
     pub(crate) no_orders: bool,
 }
@@ -49,10 +53,31 @@ pub(crate) enum Line {
 
 pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let plan: Plan = serde_json::from_str(args.next().unwrap().to_str().unwrap()).unwrap();
+    if let Some(argv) = &plan.older_child {
+        let mut child = Command::new(&argv[0]).args(&argv[1..]).stdin(Stdio::null()).spawn().unwrap();
+        std::thread::spawn(move || child.wait());
+        // Start times are told apart by hundredths of a second.
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let good_for = Duration::from_millis(plan.lease_ms);
     let token = FencingToken(42);
     let election = "billing".parse().unwrap();
     let mut lease = LeaseFileWriter::create(&plan.dir, &election, token, clock::now() + good_for).unwrap();
+
+    let bystander = plan.bystander.clone().map(|argv| {
+        let lease = LeaseFileWriter::create(&plan.dir, &election, token, clock::now() + good_for).unwrap();
+        let guardian = Guardian::spawn(&own_program().unwrap(), |_| {}).unwrap();
+        guardian.start(StartSpec {
+            argv,
+            env: Vec::new(),
+            cwd: None,
+            lease_file: lease.path().to_owned(),
+            token,
+            kill_lead: Duration::ZERO,
+            hold: Vec::new(),
+        });
+        (guardian, lease)
+    });
 
     let (done, is_done) = mpsc::channel();
     let guardian = Guardian::spawn(&own_program().unwrap(), move |event| {
@@ -108,6 +133,11 @@ pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     });
     is_done.recv().unwrap();
+    if bystander.is_some() {
+        loop {
+            std::thread::park();
+        }
+    }
     ExitCode::SUCCESS
 }
 
