@@ -1,7 +1,8 @@
 //! The groups of tests that `cargo xtask test` runs, in this order.
 //!
 //! A test target (a crate's unit tests, one file under `tests/`, one example) belongs to exactly one group; a
-//! target that belongs to none or to two is an error. A file `tests/etcd_*.rs` of any crate needs etcd servers.
+//! target that belongs to none or to two is an error. A file `tests/etcd_*.rs` of any crate needs etcd servers,
+//! `tests/root_*.rs` needs root.
 
 use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, STRACE};
 
@@ -70,6 +71,12 @@ pub(crate) const GROUPS: &[Group] = &[
         about: "what the tests themselves stand on",
         needs: &[],
         steps: &[Step::Tests(|t| t.is_of("testkit") || t.is_of("xtask"))],
+    },
+    Group {
+        name: "root",
+        about: "faults that only root can inject",
+        needs: &[],
+        steps: &[Step::Tests(Target::needs_root)],
     },
     Group {
         name: "doc",

@@ -24,9 +24,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether it is one of this package's targets that need no server.
+    /// Whether it is one of this package's targets that need no server and no special powers.
     pub(crate) fn is_of(&self, package: &str) -> bool {
-        self.package == package && !self.needs_etcd()
+        self.package == package && !self.needs_etcd() && !self.needs_root()
+    }
+
+    /// Whether it is an integration test that must run as root.
+    pub(crate) fn needs_root(&self) -> bool {
+        self.kind == "test" && self.name.starts_with("root_")
     }
 
     /// Whether it is an integration test that needs etcd servers.

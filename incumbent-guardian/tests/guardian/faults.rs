@@ -1,7 +1,6 @@
 //! Deadlines, deaths and freezes of the guardian, the parent and both.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use incumbent_guardian::{ExitStatus, GuardianEvent, KillCause, clock};
@@ -10,11 +9,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::harness::{
-    LONG, Parent, User, assert_silent, descriptors, is_alive, is_stopped, marked, own_cgroup, scratch, send,
-    set_deadline, sh, ticker, ticks, until, until_ticking, users,
+    LONG, Parent, User, descriptors, is_alive, is_stopped, marked, own_cgroup, send, set_deadline, sh,
+    ticker, until, until_ticking, users,
 };
 use crate::parent::Plan;
 use crate::test;
+use crate::tree::{Tree, freeze};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -33,74 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test!(both_frozen_the_parent_wakes_first_and_no_tick_follows),
         test!(both_frozen_and_the_guardian_killed_the_parent_kills_on_waking),
         test!(stellar_core_883_the_lock_is_free_only_when_all_are_gone),
-        test!(root_what_cannot_die_is_reported_and_not_called_empty),
-        test!(root_a_full_disk_under_the_lease_file_is_an_error_before_the_start),
     ]
-}
-
-/// A command whose own process, child and setsid grandchild all tick, each into a file of its own.
-struct Tree {
-    dir: tempfile::TempDir,
-    files: Vec<PathBuf>,
-    plan: Plan,
-}
-
-impl Tree {
-    fn new(lease_ms: u64, lead_ms: u64) -> Tree {
-        let dir = scratch();
-        let files: Vec<PathBuf> = ["main", "child", "grandchild"].map(|name| dir.path().join(name)).into();
-        let script = format!(
-            "sh -c '{}' & (setsid sh -c '{}' </dev/null >/dev/null 2>&1 &); {}",
-            ticker(&files[1]),
-            ticker(&files[2]),
-            ticker(&files[0])
-        );
-        let plan = Plan { dir: dir.path().into(), argv: sh(&script), lease_ms, lead_ms, ..Plan::default() };
-        Tree { dir, files, plan }
-    }
-
-    fn start(&mut self, user: User) -> Parent {
-        let mut parent = Parent::spawn_as(user, std::mem::take(&mut self.plan));
-        parent.started();
-        self.files.iter().for_each(|file| until_ticking(file));
-        parent
-    }
-
-    /// The processes of the tree, except the short-lived sleeps.
-    fn pids(&self) -> Vec<i32> {
-        self.files.iter().flat_map(|file| marked(file)).collect()
-    }
-
-    /// Those that stay: a shell's child looks like it until it executes something.
-    fn lasting_pids(&self) -> Vec<i32> {
-        let pids = self.pids();
-        std::thread::sleep(Duration::from_millis(100));
-        pids.into_iter().filter(|pid| is_alive(*pid)).collect()
-    }
-
-    fn total(&self) -> u64 {
-        self.files.iter().map(|file| ticks(file)).sum()
-    }
-
-    fn assert_dead(&self) {
-        assert_eq!(self.pids(), [0; 0]);
-        self.files.iter().for_each(|file| assert_silent(file));
-    }
-
-    /// Freezes every process of the tree, also the sleeps, in rounds, since they come and go.
-    fn freeze(&self) {
-        until("the tree is frozen", || {
-            self.pids().into_iter().for_each(|pid| send(pid, Signal::STOP));
-            let before = self.total();
-            std::thread::sleep(Duration::from_millis(100));
-            self.pids().into_iter().all(is_stopped) && self.total() == before
-        });
-    }
-}
-
-fn freeze(pid: i32) {
-    send(pid, Signal::STOP);
-    until("it is frozen", || is_stopped(pid));
 }
 
 fn position(events: &[GuardianEvent], wanted: &GuardianEvent) -> usize {
@@ -349,107 +282,4 @@ fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
     let dir = tree.dir.path().into();
     Parent::spawn(Plan { dir, argv, lease_ms: LONG, ..Plan::default() }).rest();
     assert!(cgroup.is_none_or(|cgroup| !cgroup.exists()), "the cgroup is left behind");
-}
-
-/// For what only root can inject: fails at once where it cannot, and says how to leave it out.
-fn need_root(what: &str) {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "this test {what}, for which it must be root: leave it out with `--skip root_`"
-    );
-}
-
-fn root_what_cannot_die_is_reported_and_not_called_empty() {
-    need_root("freezes a cgroup");
-    let freezer = Freezer::new();
-    let mut tree = Tree::new(LONG, 0);
-    let mut parent = tree.start(User::Nobody);
-    let pids = tree.lasting_pids();
-    pids.iter().for_each(|pid| freezer.add(*pid));
-    freezer.set("FROZEN");
-    parent.order("kill");
-    let reported = loop {
-        match parent.event().0 {
-            GuardianEvent::NotEmpty { pids } => break pids,
-            GuardianEvent::Empty => panic!("called empty while {pids:?} are alive"),
-            _ => {}
-        }
-    };
-    assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
-    freezer.set("THAWED");
-    parent.rest();
-    tree.assert_dead();
-}
-
-/// A cgroup (v1) whose frozen processes SIGKILL cannot reach, like those in an uninterruptible sleep.
-struct Freezer(PathBuf);
-
-impl Freezer {
-    fn new() -> Freezer {
-        let base = Path::new("/sys/fs/cgroup/freezer");
-        assert!(
-            base.join("cgroup.procs").exists(),
-            "this test needs the v1 freezer at {}: leave it out with `--skip root_what_cannot_die`",
-            base.display()
-        );
-        let path = base.join(format!("incumbent-test-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Freezer(path)
-    }
-
-    fn add(&self, pid: i32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-
-    fn set(&self, state: &str) {
-        fs::write(self.0.join("freezer.state"), state).unwrap();
-        until(state, || fs::read_to_string(self.0.join("freezer.state")).unwrap().trim() == state);
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        let _ = fs::write(self.0.join("freezer.state"), "THAWED");
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn root_a_full_disk_under_the_lease_file_is_an_error_before_the_start() {
-    need_root("mounts a small file system");
-    let dir = scratch();
-    let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=64k", "incumbent-test"])
-        .arg(dir.path())
-        .status()
-        .unwrap();
-    assert!(mounted.success(), "cannot mount a tmpfs here: leave it out with `--skip root_a_full_disk`");
-    let _unmount = Unmount(dir.path().into());
-
-    let create = || {
-        let election = "billing".parse().unwrap();
-        let token = incumbent_core::FencingToken(1);
-        incumbent_guardian::LeaseFileWriter::create(dir.path(), &election, token, clock::now())
-    };
-    let mut before = create().unwrap();
-    let mut filler = File::create(dir.path().join("filler")).unwrap();
-    while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
-
-    assert_eq!(create().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no half-made file is left");
-    // A term that has its file already can still renew and end.
-    before.set_deadline(clock::now() + Duration::from_secs(1)).unwrap();
-    before.end().unwrap();
-}
-
-struct Unmount(PathBuf);
-
-impl Drop for Unmount {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }

@@ -11,6 +11,8 @@ mod harness;
 mod orders;
 #[cfg(target_os = "linux")]
 mod parent;
+#[cfg(target_os = "linux")]
+mod tree;
 
 use std::process::ExitCode;
 

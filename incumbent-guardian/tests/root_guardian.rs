@@ -1,0 +1,205 @@
+//! Faults under the guardian that only root can inject.
+#![cfg_attr(target_os = "linux", expect(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+#[cfg(target_os = "linux")]
+#[path = "guardian/harness.rs"]
+#[expect(dead_code, reason = "the other tests use the rest")]
+mod harness;
+#[cfg(target_os = "linux")]
+#[path = "guardian/parent.rs"]
+mod parent;
+#[cfg(target_os = "linux")]
+#[path = "guardian/tree.rs"]
+#[expect(dead_code, reason = "the other tests use the rest")]
+mod tree;
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    match args.next() {
+        Some(role) if role == incumbent_guardian::SUBCOMMAND => incumbent_guardian::guardian_main(args),
+        Some(role) if role == parent::ROLE => parent::main(args),
+        _ => libtest_mimic::run(&libtest_mimic::Arguments::from_args(), faults::tests()).exit_code(),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+mod faults {
+    use std::fs::{self, File, Permissions};
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::time::Duration;
+
+    use incumbent_core::FencingToken;
+    use incumbent_guardian::{GuardianEvent, LeaseFileWriter, clock};
+    use libtest_mimic::Trial;
+    use rustix::process::Signal;
+    use testkit::{Capability, require};
+
+    use crate::harness::{LONG, Parent, User, is_alive, scratch, send, sh, stat, until};
+    use crate::parent::Plan;
+    use crate::tree::Tree;
+
+    pub(crate) fn tests() -> Vec<Trial> {
+        vec![
+            Trial::test("what_sleeps_uninterruptibly_is_reported_and_not_called_empty", || {
+                what_sleeps_uninterruptibly_is_reported_and_not_called_empty();
+                Ok(())
+            }),
+            Trial::test("what_became_root_is_reported_and_not_called_empty", || {
+                what_became_root_is_reported_and_not_called_empty();
+                Ok(())
+            }),
+            Trial::test("a_full_disk_under_the_lease_file_is_an_error_before_the_start", || {
+                a_full_disk_under_the_lease_file_is_an_error_before_the_start();
+                Ok(())
+            }),
+        ]
+    }
+
+    fn not_empty(parent: &mut Parent) -> Vec<i32> {
+        loop {
+            match parent.event().0 {
+                GuardianEvent::NotEmpty { pids } => return pids,
+                GuardianEvent::Empty => panic!("called empty while something lives"),
+                _ => {}
+            }
+        }
+    }
+
+    fn what_sleeps_uninterruptibly_is_reported_and_not_called_empty() {
+        require(Capability::Root);
+        let freezer = Freezer::new();
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = tree.start(User::Nobody);
+        let pids = tree.lasting_pids();
+        pids.iter().for_each(|pid| freezer.add(*pid));
+        freezer.set("FROZEN");
+        parent.order("kill");
+        let reported = not_empty(&mut parent);
+        assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
+
+        // Without the guardian the parent finds the same.
+        send(parent.guardian, Signal::KILL);
+        until("the guardian is dead", || !is_alive(parent.guardian));
+        let reported = not_empty(&mut parent);
+        assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
+
+        freezer.set("THAWED");
+        parent.rest();
+        tree.assert_dead();
+    }
+
+    /// A job that uses sudo: what runs as another user is out of the guardian's reach.
+    fn what_became_root_is_reported_and_not_called_empty() {
+        require(Capability::Root);
+        let dir = scratch();
+        let sudo = dir.path().join("sudo");
+        let setpriv = Command::new("sh").args(["-c", "command -v setpriv"]).output().unwrap().stdout;
+        fs::copy(String::from_utf8(setpriv).unwrap().trim(), &sudo).unwrap();
+        fs::set_permissions(&sudo, Permissions::from_mode(0o4755)).unwrap();
+        let pid_file = dir.path().join("pid");
+        let script = format!(
+            "{} --reuid=0 --regid=0 --clear-groups sh -c 'echo $$ >{}; exec sleep 600' & sleep 600",
+            sudo.display(),
+            pid_file.display()
+        );
+        let plan = Plan { dir: dir.path().into(), argv: sh(&script), lease_ms: LONG, ..Plan::default() };
+        let mut parent = Parent::spawn_as(User::Nobody, plan);
+        parent.started();
+        let pid = || fs::read_to_string(&pid_file).ok()?.trim().parse::<i32>().ok();
+        until("it sleeps as root", || pid().and_then(stat).is_some());
+        let pid = pid().unwrap();
+
+        parent.order("kill");
+        assert_eq!(not_empty(&mut parent), [pid]);
+        send(pid, Signal::KILL);
+        parent.rest();
+    }
+
+    fn a_full_disk_under_the_lease_file_is_an_error_before_the_start() {
+        require(Capability::Root);
+        let disk = Mount::new("tmpfs", "size=64k");
+        let create = || {
+            let election = "billing".parse().unwrap();
+            LeaseFileWriter::create(disk.path(), &election, FencingToken(1), clock::now())
+        };
+        let mut before = create().unwrap();
+        let mut filler = File::create(disk.path().join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+
+        assert_eq!(create().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 2, "a half-made file is left");
+        // A term that has its file already can still renew and end.
+        before.set_deadline(clock::now() + Duration::from_secs(1)).unwrap();
+        before.end().unwrap();
+    }
+
+    /// A cgroup (v1) whose frozen processes sleep uninterruptibly: SIGKILL does not reach them.
+    struct Freezer {
+        path: PathBuf,
+        _mount: Mount,
+    }
+
+    impl Freezer {
+        fn new() -> Freezer {
+            let mount = Mount::new("cgroup", "freezer");
+            let path = mount.path().join(format!("incumbent-test-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Freezer { path, _mount: mount }
+        }
+
+        fn add(&self, pid: i32) {
+            fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+
+        fn set(&self, state: &str) {
+            let file = self.path.join("freezer.state");
+            fs::write(&file, state).unwrap();
+            until(state, || fs::read_to_string(&file).unwrap().trim() == state);
+        }
+    }
+
+    impl Drop for Freezer {
+        fn drop(&mut self) {
+            let _ = fs::write(self.path.join("freezer.state"), "THAWED");
+            for _ in 0..100 {
+                if fs::remove_dir(&self.path).is_ok() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    struct Mount(tempfile::TempDir);
+
+    impl Mount {
+        fn new(kind: &str, options: &str) -> Mount {
+            let dir = scratch();
+            let mut mount = Command::new("mount");
+            mount.args(["-t", kind, "-o", options, "incumbent-test"]).arg(dir.path());
+            assert!(mount.status().unwrap().success(), "root cannot mount {kind} ({options}) here");
+            Mount(dir)
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Mount {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+        }
+    }
+}
