@@ -15,6 +15,7 @@ pub mod ids;
 pub mod lease_file;
 pub mod record;
 mod rng;
+pub mod session;
 pub mod time;
 pub mod timing;
 

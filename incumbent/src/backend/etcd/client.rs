@@ -25,6 +25,8 @@ pub(super) struct Reply<T> {
     pub(super) body: T,
     /// Read on the boot clock before the first byte of the request left.
     pub(super) sent_at: BootInstant,
+    /// Read on the boot clock after the answer came.
+    pub(super) answered_at: BootInstant,
     /// Term of the last entry that the answering member had applied.
     pub(super) raft_term: u64,
     /// The store's revision at the answer.
@@ -126,6 +128,16 @@ impl Client {
         self.watches.watch(keys)
     }
 
+    /// The highest term that an answer has shown so far; 0 before the first.
+    pub(super) fn term(&self) -> u64 {
+        self.connections.term()
+    }
+
+    /// The cluster that answered first; `None` before.
+    pub(super) fn cluster_id(&self) -> Option<u64> {
+        self.connections.cluster_id()
+    }
+
     /// The endpoints, `host:port` each, in the order of the configuration.
     pub(super) fn endpoints(&self) -> &[String] {
         self.connections.endpoints()
@@ -190,6 +202,7 @@ impl Client {
                 let header = self.connections.check(link, body.header(), effect)?;
                 Ok(Outcome::Reply(Reply {
                     sent_at,
+                    answered_at: clock::now(),
                     raft_term: header.raft_term,
                     revision: header.revision,
                     cluster_id: header.cluster_id,

@@ -3,11 +3,13 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
@@ -24,8 +26,8 @@ use crate::clock;
 
 /// An endpoint that failed is tried last for this long.
 const PENALTY: Duration = Duration::from_secs(5);
-/// With other endpoints to try, no longer than this is spent on connecting to one.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the search for an endpoint goes on, whoever still waits for it.
+const SEARCH: Duration = Duration::from_secs(5);
 /// etcd closes a connection that is pinged more often than every 5 s, or while no stream is open.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,6 +43,8 @@ pub(super) struct Config {
     pub(super) tls: Option<Tls>,
     /// `None` if etcd has no users, or takes the name in the client certificate.
     pub(super) credentials: Option<Credentials>,
+    /// With other endpoints to try, no longer than this is spent on connecting to one.
+    pub(super) patience: Duration,
 }
 
 /// A connection to one member that has answered at least once.
@@ -80,19 +84,23 @@ pub(super) fn require_leader<T>(request: &mut Request<T>) {
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
 }
 
+type Search = watch::Receiver<Option<Result<Link>>>;
+
 /// The link in use, and what is known about the endpoints.
 pub(super) struct Connections {
     config: Config,
     auth: Auth,
     state: Mutex<State>,
-    /// Held while one caller connects; the others wait for its link.
-    connecting: tokio::sync::Mutex<()>,
     /// The number of the link that was given up last.
-    given_up: tokio::sync::watch::Sender<u64>,
+    given_up: watch::Sender<u64>,
+    /// The highest term that an answer has shown.
+    term: AtomicU64,
 }
 
 struct State {
     link: Option<Link>,
+    /// The search for a link that is under way.
+    search: Option<Search>,
     /// The endpoint to try first.
     first: usize,
     /// Per endpoint: until when it is tried last.
@@ -117,6 +125,7 @@ impl Connections {
         }
         let state = State {
             link: None,
+            search: None,
             first: 0,
             penalty: vec![BootInstant::ZERO; config.endpoints.len()],
             links: 0,
@@ -126,8 +135,8 @@ impl Connections {
             auth: Auth::new(config.credentials.clone()),
             config,
             state: Mutex::new(state),
-            connecting: tokio::sync::Mutex::new(()),
-            given_up: tokio::sync::watch::Sender::new(0),
+            given_up: watch::Sender::new(0),
+            term: AtomicU64::new(0),
         })
     }
 
@@ -135,31 +144,54 @@ impl Connections {
         &self.auth
     }
 
-    /// The link in use, or a new one to the first endpoint that works, found within `patience`.
+    /// The highest term that an answer has shown so far; 0 before the first.
+    pub(super) fn term(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    /// The cluster that answered first; `None` before.
+    pub(super) fn cluster_id(&self) -> Option<u64> {
+        self.lock().cluster
+    }
+
+    /// The link in use, or a new one to the first endpoint that works. Waits for it no longer than `patience`; the search
+    /// goes on beyond, so that the next caller need not begin anew.
     ///
     /// # Errors
     /// None of them is ambiguous: nothing was asked that could have an effect. [`ErrorKind::Denied`] or
     /// [`ErrorKind::InvalidConfig`] only if no endpoint is merely unreachable.
-    pub(super) async fn link(&self, patience: Duration) -> Result<Link> {
-        if let Some(link) = self.current() {
-            return Ok(link);
-        }
-        let until = Instant::now() + patience;
-        let search = async {
-            let _one_at_a_time = self.connecting.lock().await;
-            match self.current() {
-                Some(link) => Ok(link),
-                None => self.connect_to_any(until).await,
+    pub(super) async fn link(self: &Arc<Self>, patience: Duration) -> Result<Link> {
+        let mut search = {
+            let mut state = self.lock();
+            if let Some(link) = &state.link {
+                return Ok(link.clone());
             }
+            state.search.get_or_insert_with(|| self.start_search()).clone()
         };
-        match timeout(patience, search).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(failure::error(
-                ErrorKind::Unavailable,
-                &self.config.endpoints.join(","),
-                format_args!("no connection within {patience:?}"),
-            )),
+        if let Ok(Ok(found)) = timeout(patience, search.wait_for(Option::is_some)).await
+            && let Some(outcome) = &*found
+        {
+            return outcome.clone();
         }
+        let hosts = self.config.endpoints.join(",");
+        let text = format_args!("no connection within {patience:?}");
+        Err(failure::error(ErrorKind::Unavailable, &hosts, text))
+    }
+
+    fn start_search(self: &Arc<Self>) -> Search {
+        let (found, search) = watch::channel(None);
+        let connections = Arc::clone(self);
+        tokio::spawn(async move {
+            let outcome = connections.connect_to_any(Instant::now() + SEARCH).await;
+            let mut state = connections.lock();
+            state.search = None;
+            if let Ok(link) = &outcome {
+                state.first = link.index;
+                state.link = Some(link.clone());
+            }
+            found.send_replace(Some(outcome));
+        });
+        search
     }
 
     async fn connect_to_any(&self, until: Instant) -> Result<Link> {
@@ -169,7 +201,7 @@ impl Connections {
             let remaining = until.saturating_duration_since(Instant::now());
             let share = match order.len() - tried {
                 1 => remaining,
-                left => (remaining / left as u32).min(PATIENCE),
+                left => (remaining / left as u32).min(self.config.patience),
             };
             let host = &self.config.endpoints[index];
             let failure = match timeout(share, self.connect(index)).await {
@@ -210,9 +242,6 @@ impl Connections {
         };
         let link = Link { channel, host: host.as_str().into(), index, number };
         self.probe(&link).await?;
-        let mut state = self.lock();
-        state.first = index;
-        state.link = Some(link.clone());
         Ok(link)
     }
 
@@ -270,6 +299,7 @@ impl Connections {
             return Err(failure::error(ErrorKind::StoreRegressed, link.host(), text)
                 .ambiguous(effect == Effect::Write));
         }
+        self.term.fetch_max(header.raft_term, Ordering::Relaxed);
         Ok(*header)
     }
 
@@ -302,10 +332,6 @@ impl Connections {
     /// The endpoints, `host:port` each.
     pub(super) fn endpoints(&self) -> &[String] {
         &self.config.endpoints
-    }
-
-    fn current(&self) -> Option<Link> {
-        self.lock().link.clone()
     }
 
     /// All endpoints: from the first one on, those under a penalty last.

@@ -65,6 +65,25 @@ pub(super) struct Watch {
     commands: UnboundedSender<Command>,
 }
 
+impl Watch {
+    /// Shows, for as long as the watch is held, whether anything may have happened that it has not told.
+    pub(super) fn quiet(&self) -> Quiet {
+        Quiet(Arc::clone(&self.slot))
+    }
+}
+
+/// See [`Watch::quiet`].
+#[derive(Clone)]
+pub(super) struct Quiet(Arc<Slot>);
+
+impl Quiet {
+    /// True if the server has confirmed the watch on a stream that is up, and everything that it told was read.
+    pub(super) fn holds(&self) -> bool {
+        let queue = self.0.lock();
+        queue.confirmed && queue.changes.is_empty()
+    }
+}
+
 impl Stream for Watch {
     type Item = Result<Change>;
 
@@ -81,6 +100,7 @@ impl Stream for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        self.slot.lock().confirmed = false;
         // If the task is gone, so is its stream, and with it every watch at the server.
         let _ = self.commands.send(Command::Cancel(self.id));
     }
@@ -102,6 +122,7 @@ struct Slot {
 #[derive(Default)]
 struct Queue {
     changes: VecDeque<Result<Change>>,
+    confirmed: bool,
     ended: bool,
 }
 
@@ -121,6 +142,7 @@ impl Slot {
     fn end(&self, last: Option<Error>) {
         let mut queue = self.lock();
         queue.changes.extend(last.map(Err));
+        queue.confirmed = false;
         queue.ended = true;
         drop(queue);
         self.waker.wake();
@@ -269,6 +291,7 @@ impl Task {
                 End::Broken { worked } => pause = if worked { PAUSE.0 } else { (pause * 2).min(PAUSE.1) },
             }
             for watching in self.watches.values_mut() {
+                watching.slot.lock().confirmed = false;
                 if watching.at_server.take().is_some() {
                     watching.behind = true;
                     watching.keys.start_revision = 0;
@@ -409,6 +432,7 @@ impl Task {
                 Some(_) if response.canceled => self.refused(id, &response.cancel_reason, open).await?,
                 Some(watching) => {
                     watching.at_server = Some(response.watch_id);
+                    watching.slot.lock().confirmed = true;
                     open.ids.insert(response.watch_id, id);
                     if std::mem::take(&mut watching.behind) {
                         watching.slot.push(Change::Gap);
@@ -420,6 +444,7 @@ impl Task {
             let Some(id) = open.ids.remove(&response.watch_id) else { return Ok(()) };
             let Some(watching) = self.watches.get_mut(&id) else { return Ok(()) };
             watching.at_server = None;
+            watching.slot.lock().confirmed = false;
             if response.compact_revision != 0 {
                 watching.behind = true;
                 watching.keys.start_revision = 0;

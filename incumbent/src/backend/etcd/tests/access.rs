@@ -7,7 +7,7 @@ use incumbent_core::{Error, ErrorKind};
 use testkit::{Etcd, Version};
 use tokio::time::timeout;
 
-use super::{LIMIT, get, put, run, single};
+use super::{LIMIT, PATIENCE, get, put, run, single};
 use crate::backend::etcd::auth::Credentials;
 use crate::backend::etcd::client::Client;
 use crate::backend::etcd::connection::Config;
@@ -19,7 +19,8 @@ const PASSWORD: &str = "correct-horse";
 
 fn client_as(etcd: &Etcd, user: &str, password: &str) -> Client {
     let credentials = Some(Credentials { user: user.into(), password: password.into() });
-    Client::new(Config { endpoints: etcd.endpoints(), tls: None, credentials }).expect("a client")
+    Client::new(Config { endpoints: etcd.endpoints(), tls: None, credentials, patience: PATIENCE })
+        .expect("a client")
 }
 
 fn with_users(version: Version) -> Etcd {
@@ -132,7 +133,8 @@ fn users_of_an_etcd_without_users_get_in() {
 }
 
 fn client_with(etcd: &Etcd, tls: Option<Tls>) -> Client {
-    Client::new(Config { endpoints: etcd.endpoints(), tls, credentials: None }).expect("a client")
+    Client::new(Config { endpoints: etcd.endpoints(), tls, credentials: None, patience: PATIENCE })
+        .expect("a client")
 }
 
 #[test]

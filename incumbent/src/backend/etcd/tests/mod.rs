@@ -16,6 +16,9 @@ use super::proto::{PutRequest, RangeRequest};
 /// Ample for a healthy server on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// For one endpoint of several.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Runs a test on the kind of runtime that the driver has.
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
@@ -26,7 +29,7 @@ fn single(version: Version) -> Etcd {
 }
 
 fn client(endpoints: Vec<String>) -> Client {
-    Client::new(Config { endpoints, tls: None, credentials: None }).expect("a client")
+    Client::new(Config { endpoints, tls: None, credentials: None, patience: PATIENCE }).expect("a client")
 }
 
 fn put(key: &str, value: &str) -> PutRequest {
