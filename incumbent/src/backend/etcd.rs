@@ -74,7 +74,8 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
         tls: tls(url)?,
         credentials: match &url.user {
             Some(user) => {
-                let password = url.secret()?.ok_or_else(|| bad("etcd: a user needs a password; use password_file="))?;
+                let password =
+                    url.secret()?.ok_or_else(|| bad("etcd: a user needs a password; use password_file="))?;
                 Some(Credentials { user: user.clone(), password })
             }
             None => None,
@@ -203,11 +204,9 @@ impl Backend for EtcdBackend {
             };
             let reply = self.shared.client.txn(request, self.shared.limit).await?;
             Ok(match reply.body.succeeded {
-                true => Swapped::Done {
-                    version: reply.revision as u64,
-                    token: token.0,
-                    sent_at: reply.sent_at,
-                },
+                true => {
+                    Swapped::Done { version: reply.revision as u64, token: token.0, sent_at: reply.sent_at }
+                }
                 false => Swapped::Conflict,
             })
         })

@@ -34,6 +34,19 @@ type Open = fn(&StoreUrl, &Settings) -> Result<Factory>;
 /// Every backend, in the order of the tables.
 pub static REGISTRY: &[Scheme] = &[
     Scheme {
+        name: "etcd",
+        feature: Some("etcd"),
+        example: "etcd://127.0.0.1:2379",
+        #[cfg(feature = "etcd")]
+        guarantees: Some(etcd::guarantees),
+        #[cfg(not(feature = "etcd"))]
+        guarantees: None,
+        #[cfg(feature = "etcd")]
+        open: Some(etcd::open),
+        #[cfg(not(feature = "etcd"))]
+        open: None,
+    },
+    Scheme {
         name: "file",
         feature: None,
         example: "file:/var/lib/incumbent",

@@ -75,7 +75,9 @@ impl Batcher {
             let inner = Arc::clone(&self.0);
             tokio::spawn(async move { inner.send_all().await });
         }
-        answer.await.unwrap_or_else(|_| Err(failure::error(ErrorKind::Internal, "cluster", "a sender died").ambiguous(true)))
+        answer.await.unwrap_or_else(|_| {
+            Err(failure::error(ErrorKind::Internal, "cluster", "a sender died").ambiguous(true))
+        })
     }
 
     /// Sends these transactions as one, at once. Each has at most 2 operations on any branch.
@@ -134,7 +136,9 @@ impl Inner {
             .responses
             .into_iter()
             .filter_map(|op| match op.response {
-                Some(Response::ResponseTxn(body)) => Some(Answer { body, answered, revision: reply.revision }),
+                Some(Response::ResponseTxn(body)) => {
+                    Some(Answer { body, answered, revision: reply.revision })
+                }
                 _ => None,
             })
             .collect();

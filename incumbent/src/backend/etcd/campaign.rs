@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use incumbent_core::session::{LeaseId, Place, Proof};
 use incumbent_core::{
-    Acquired, Authority, BootInstant, Claim, ElectionName, Error, ErrorKind, FencingToken, Grant,
-    HandoverRequest, Nonce, Note, Observation, Renewed, Result,
+    Acquired, Authority, BootInstant, CandidateId, Claim, ElectionName, Error, ErrorKind, FencingToken,
+    Grant, HandoverRequest, Nonce, Note, Observation, Renewed, Result,
 };
 use tokio::sync::watch;
 
@@ -98,6 +98,45 @@ impl Campaign {
     }
 }
 
+impl Campaign {
+    /// Notes what it saw while it waits.
+    fn wait(&mut self, claim: &Claim, look: Look) -> Acquired {
+        let leader = look.first.as_ref().map(keys::leader);
+        let observation = Observation { leader, candidates: None };
+        self.seen = Some((observation.clone(), clock::now()));
+        let ahead = look.ahead.map(|kv| (kv.key, look.revision + 1));
+        self.targets.send_if_modified(|targets| {
+            let same = targets.ahead.as_ref().map(|(key, _)| key) == ahead.as_ref().map(|(key, _)| key);
+            if !same {
+                targets.ahead = ahead;
+            }
+            !same
+        });
+        held(claim, observation)
+    }
+
+    /// Whom the leader is or was asked to hand over to, if that is another candidate and this one has not yet considered
+    /// it.
+    fn must_make_way(&mut self, claim: &Claim, look: &Look) -> Option<CandidateId> {
+        let note = look.note.as_ref()?;
+        if self.obeyed == note.mod_revision {
+            return None;
+        }
+        self.obeyed = note.mod_revision;
+        let request = HandoverRequest::decode(&keys::note(note).ok()?).ok()??;
+        // The leader that it names may have gone already.
+        let before = self.seen.as_ref().and_then(|(observation, _)| observation.leader.as_ref()?.token);
+        let now = look.first.as_ref().map(|kv| FencingToken(kv.create_revision as u64));
+        let addressed = [before, now].contains(&Some(request.token));
+        request.to.filter(|to| addressed && *to != claim.id)
+    }
+}
+
+fn held(claim: &Claim, observation: Observation) -> Acquired {
+    // It costs nothing as long as the watches are silent, and shows that the campaign goes on.
+    Acquired::Held { observation, try_again: clock::now() + claim.ttl / 2 }
+}
+
 /// What an attempt of a waiting candidate saw.
 struct Look {
     first: Option<KeyValue>,
@@ -137,7 +176,7 @@ impl Shared {
         self.asked(&name);
         for _ in 0..MOVES {
             let acquired = match self.step(&name) {
-                Step::Quiet(observation) => Some(self.held(claim, observation)),
+                Step::Quiet(observation) => Some(held(claim, observation)),
                 Step::Create => self.create(claim, &name).await?,
                 Step::Settle => {
                     self.round().await?;
@@ -188,10 +227,11 @@ impl Shared {
         let lease = self.lease().await?;
         let key = {
             let mut state = self.state();
-            let new_name = state.new_name(&self.keys, &name.0, lease);
+            let old = state.campaigns.get(name).and_then(|campaign| campaign.key.clone());
+            let key = old.unwrap_or_else(|| state.new_name(&self.keys, &name.0, lease));
             let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
             campaign.stale = false;
-            let key = campaign.key.get_or_insert(new_name).clone();
+            campaign.key = Some(key.clone());
             campaign.sending(&key, lease);
             key
         };
@@ -238,25 +278,33 @@ impl Shared {
             own: Some((key.clone(), answer.revision + 1)),
             ahead: look.ahead.as_ref().map(|kv| (kv.key.clone(), answer.revision + 1)),
         });
+        // Whoever a request names was there before this key.
+        campaign.obeyed = look.note.as_ref().map_or(0, |note| note.mod_revision);
         if look.ahead.is_some() {
-            return self.wait(claim, name, look);
+            return Ok(Some(campaign.wait(claim, look)));
         }
         state.session.lead(&key);
         let proof = state.session.proven(&key, lease, answer.answered);
-        self.elected(claim, &key, proof)
+        Ok(self.elected(claim, place, proof))
     }
 
     /// Shows by a write that the key is where it was and the first in its queue.
     async fn prove(&self, claim: &Claim, name: &Name, key: String, place: Place) -> Result<Option<Acquired>> {
-        if let Some(campaign) = self.state().campaigns.get_mut(name) {
+        let note_known = {
+            let mut state = self.state();
+            let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
             campaign.stale = false;
-        }
+            campaign.obeyed
+        };
         let (first, end) = self.keys.election(&name.0);
         let nobody_before = Compare::equal(first, TargetUnion::CreateRevision(place.revision as i64 - 1))
             .but(CompareResult::Greater)
             .for_all_until(end);
+        // A request to make way must be seen before it is too late to obey it.
+        let note = self.keys.note(&name.0, Note::Handover);
+        let no_news = Compare::equal(note, TargetUnion::ModRevision(note_known));
         let mut compare = still(&key, place);
-        compare.push(nobody_before);
+        compare.extend([nobody_before, no_news]);
         let request = TxnRequest {
             compare,
             success: vec![self.write(claim, &key, place.lease)],
@@ -273,98 +321,61 @@ impl Shared {
                 }
                 state.session.proven(&key, place.lease, answer.answered)
             };
-            if let Some(acquired) = self.elected(claim, &key, proof)? {
+            if let Some(acquired) = self.elected(claim, place, proof) {
                 return Ok(Some(acquired));
             }
             // The lease is too old to build a term on.
             self.round().await?;
             let proof = self.state().session.proof(&key);
-            return self.elected(claim, &key, proof);
+            return Ok(self.elected(claim, place, proof));
         }
-        self.state().session.found(&key, own_place(&answer.body, 0));
         let look = Look::new(&answer, 1, &key);
-        if self.state().session.place(&key).is_none() || look.ahead.is_none() {
-            return Ok(None); // lost, or only its lease has changed
+        let make_way = {
+            let mut state = self.state();
+            let state = &mut *state;
+            state.session.found(&key, own_place(&answer.body, 0));
+            let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
+            if state.session.place(&key).is_none() {
+                return Ok(None);
+            }
+            campaign.must_make_way(claim, &look)
+        };
+        if let Some(to) = make_way
+            && self.make_way(claim, name, &key, &to).await?
+        {
+            return Ok(None);
         }
-        if let Some(to) = self.must_make_way(claim, name, &look) {
-            return self.make_way(claim, name, &key, &to, look).await;
+        if look.ahead.is_none() {
+            return Ok(None); // only its lease has changed, or the note
         }
-        self.wait(claim, name, look)
+        Ok(self.state().campaigns.get_mut(name).map(|campaign| campaign.wait(claim, look)))
     }
 
     /// `Some` if `proof` leaves enough time for a term.
-    fn elected(&self, claim: &Claim, key: &str, proof: Option<Proof>) -> Result<Option<Acquired>> {
-        let young = |proof: &Proof| clock::now() < proof.sent_at + self.ttl / 2;
-        let Some(proof) = proof.filter(young) else { return Ok(None) };
-        let Some(place) = self.state().session.place(&key.to_owned()) else { return Ok(None) };
-        Ok(Some(Acquired::Granted(Grant {
+    fn elected(&self, claim: &Claim, place: Place, proof: Option<Proof>) -> Option<Acquired> {
+        let proof = proof.filter(|proof| clock::now() < proof.sent_at + self.ttl / 2)?;
+        Some(Acquired::Granted(Grant {
             token: Some(FencingToken(place.revision)),
             authority: self.authority(),
             sent_at: proof.sent_at,
             ttl: proof.ttl.min(claim.ttl),
-        })))
-    }
-
-    /// Notes what a waiting candidate saw.
-    fn wait(&self, claim: &Claim, name: &Name, look: Look) -> Result<Option<Acquired>> {
-        let observation =
-            Observation { leader: look.first.as_ref().map(keys::leader), candidates: None };
-        if let Some(campaign) = self.state().campaigns.get_mut(name) {
-            campaign.seen = Some((observation.clone(), clock::now()));
-            campaign.targets.send_if_modified(|targets| {
-                let same = match (&targets.ahead, &look.ahead) {
-                    (Some((old, _)), Some(new)) => *old == new.key,
-                    _ => false,
-                };
-                if !same {
-                    targets.ahead = look.ahead.as_ref().map(|kv| (kv.key.clone(), look.revision + 1));
-                }
-                !same
-            });
-        }
-        Ok(Some(self.held(claim, observation)))
-    }
-
-    fn held(&self, claim: &Claim, observation: Observation) -> Acquired {
-        // Costs nothing as long as the watches are silent, and shows that the campaign goes on.
-        Acquired::Held { observation, try_again: clock::now() + claim.ttl / 2 }
+        }))
     }
 
     // ---- hand-over ----
 
-    /// Whom the leader was asked to hand over to, if that is another candidate and the request is new to this one.
-    fn must_make_way(&self, claim: &Claim, name: &Name, look: &Look) -> Option<String> {
-        let note = look.note.as_ref()?;
-        let mut state = self.state();
-        let campaign = state.campaigns.get_mut(name)?;
-        if campaign.obeyed == note.mod_revision {
-            return None;
-        }
-        campaign.obeyed = note.mod_revision;
-        let request = HandoverRequest::decode(&keys::note(note).ok()?).ok()??;
-        let addressed = look.first.as_ref()?.create_revision as u64;
-        request.to.filter(|to| request.token.0 == addressed && *to != claim.id).map(|to| to.to_string())
-    }
-
-    /// Queues anew behind everyone if the candidate `to` stands behind this one.
-    async fn make_way(
-        &self,
-        claim: &Claim,
-        name: &Name,
-        key: &str,
-        to: &str,
-        look: Look,
-    ) -> Result<Option<Acquired>> {
+    /// Queues anew behind everyone if the candidate `to` stands behind this one; true if something has changed.
+    async fn make_way(&self, claim: &Claim, name: &Name, key: &str, to: &CandidateId) -> Result<bool> {
         let queue = self.queue(&name.0).await?;
-        let behind = queue.iter().skip_while(|kv| kv.key != key.as_bytes()).any(|kv| keys::contender(kv).id == to);
-        if !behind {
-            return self.wait(claim, name, look);
+        let mut behind = queue.iter().skip_while(|kv| kv.key != key.as_bytes());
+        if !behind.any(|kv| keys::contender(kv).id == to.as_str()) {
+            return Ok(false);
         }
         let (new_key, old) = {
             let mut state = self.state();
-            let Some(old) = state.session.place(&key.to_owned()) else { return Ok(None) };
+            let Some(old) = state.session.place(&key.to_owned()) else { return Ok(true) };
             let new_key = state.new_name(&self.keys, &name.0, old.lease);
-            let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
+            let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(true) };
             campaign.sending(&new_key, old.lease);
             // Until it is answered, it may delete the old key at any moment.
             state.session.doubt(&key.to_owned());
@@ -375,22 +386,25 @@ impl Shared {
             success: vec![delete(key.to_owned()), self.write(claim, &new_key, old.lease)],
             failure: vec![get(key)],
         };
-        let answer = self.batcher.submit(&name.0, request).await?;
+        let outcome = self.batcher.submit(&name.0, request).await;
         let mut state = self.state();
         let state = &mut *state;
-        let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
-        campaign.answered(false);
+        let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(true) };
+        if !outcome.as_ref().is_err_and(Error::is_ambiguous) {
+            campaign.answered(false);
+        }
+        let answer = outcome?;
         if answer.body.succeeded {
             state.session.forget(&key.to_owned());
             campaign.names.remove(key);
             campaign.key = Some(new_key.clone());
-            state.session.attach(new_key.clone(), Place { revision: answer.revision as u64, lease: old.lease });
+            let place = Place { revision: answer.revision as u64, lease: old.lease };
+            state.session.attach(new_key.clone(), place);
             campaign.targets.send_replace(Targets { own: Some((new_key, answer.revision + 1)), ahead: None });
         } else {
-            campaign.names.remove(&new_key);
             state.session.found(&key.to_owned(), own_place(&answer.body, 0));
         }
-        Ok(None)
+        Ok(true)
     }
 
     // ---- the other calls ----
@@ -406,11 +420,18 @@ impl Shared {
                 let mut state = self.state();
                 let state = &mut *state;
                 let campaign = state.campaigns.get_mut(&name);
-                let place = campaign.as_ref().and_then(|campaign| state.session.place(campaign.key.as_ref()?));
+                let place =
+                    campaign.as_ref().and_then(|campaign| state.session.place(campaign.key.as_ref()?));
                 match (campaign, place) {
-                    (Some(campaign), Some(place)) if Some(place.revision) == token && campaign.leaving.is_none() => {
+                    (Some(campaign), Some(place))
+                        if Some(place.revision) == token && campaign.leaving.is_none() =>
+                    {
                         let stale = std::mem::take(&mut campaign.stale);
-                        campaign.key.as_ref().and_then(|key| state.session.proof(key)).map(|proof| (proof, stale))
+                        campaign
+                            .key
+                            .as_ref()
+                            .and_then(|key| state.session.proof(key))
+                            .map(|proof| (proof, stale))
                     }
                     _ => None,
                 }

@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use incumbent_core::{BootInstant, ErrorKind, Result};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tonic::Request;
 
 use super::connection::{Config, Connections, Link};
 use super::failure::{self, Effect};
 use super::proto::{
-    DeleteRangeRequest, DeleteRangeResponse, Headed, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
-    Rpc, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+    Headed, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, RangeRequest, RangeResponse, Rpc, TxnRequest, TxnResponse,
 };
 use super::watch::{Watch, WatchKeys, Watches};
 use crate::clock;
@@ -61,20 +59,6 @@ impl Client {
         self.call(request, Effect::None, limit).await
     }
 
-    /// Writes one key.
-    pub(super) async fn put(&self, request: PutRequest, limit: Duration) -> Result<Reply<PutResponse>> {
-        self.call(request, Effect::Write, limit).await
-    }
-
-    /// Deletes a key or a range of keys.
-    pub(super) async fn delete(
-        &self,
-        request: DeleteRangeRequest,
-        limit: Duration,
-    ) -> Result<Reply<DeleteRangeResponse>> {
-        self.call(request, Effect::Write, limit).await
-    }
-
     /// Compares, then writes or reads, as one step.
     pub(super) async fn txn(&self, request: TxnRequest, limit: Duration) -> Result<Reply<TxnResponse>> {
         self.call(request, Effect::Write, limit).await
@@ -114,15 +98,6 @@ impl Client {
         Ok(reply)
     }
 
-    /// What the answering member believes about a lease, which proves nothing.
-    pub(super) async fn lease_time_to_live(
-        &self,
-        id: i64,
-        limit: Duration,
-    ) -> Result<Reply<LeaseTimeToLiveResponse>> {
-        self.call(LeaseTimeToLiveRequest { id, keys: true }, Effect::None, limit).await
-    }
-
     /// Follows the changes of keys. Must be called within a tokio runtime, which then runs the shared stream.
     pub(super) fn watch(&self, keys: WatchKeys) -> Watch {
         self.watches.watch(keys)
@@ -138,26 +113,12 @@ impl Client {
         self.connections.cluster_id()
     }
 
-    /// The endpoints, `host:port` each, in the order of the configuration.
-    pub(super) fn endpoints(&self) -> &[String] {
-        self.connections.endpoints()
-    }
-
-    /// What the member at `endpoints()[index]` says about itself, asked over a connection of its own. From etcd 3.5.28 on
-    /// it tells only root.
-    pub(super) async fn status(&self, index: usize, limit: Duration) -> Result<StatusResponse> {
-        let host = &self.endpoints()[index];
-        let ask = async {
-            let link = self.connections.link_to(index).await?;
-            let pass = self.connections.auth().pass(&link).await?;
-            let mut request = Request::new(StatusRequest {});
-            pass.stamp(&mut request);
-            link.send(request).await.map_err(|status| failure::explain(status, host, Effect::None))
-        };
-        timeout(limit, ask).await.unwrap_or_else(|_| Err(failure::unanswered(host, Effect::None)))
-    }
-
-    async fn call<R: Rpc>(&self, request: R, effect: Effect, limit: Duration) -> Result<Reply<R::Response>> {
+    pub(super) async fn call<R: Rpc>(
+        &self,
+        request: R,
+        effect: Effect,
+        limit: Duration,
+    ) -> Result<Reply<R::Response>> {
         let until = Instant::now() + limit;
         let link = self.connections.link(limit).await?;
         match self.attempt(&link, request.clone(), effect, until).await? {

@@ -322,18 +322,6 @@ impl Connections {
         let _ = self.given_up.subscribe().wait_for(|number| *number >= link.number).await;
     }
 
-    /// A link of its own to the endpoint at `index`, beside the one in use.
-    pub(super) async fn link_to(&self, index: usize) -> Result<Link> {
-        let host = &self.config.endpoints[index];
-        let channel = self.dial(host).await?;
-        Ok(Link { channel, host: host.as_str().into(), index, number: 0 })
-    }
-
-    /// The endpoints, `host:port` each.
-    pub(super) fn endpoints(&self) -> &[String] {
-        &self.config.endpoints
-    }
-
     /// All endpoints: from the first one on, those under a penalty last.
     fn order(&self) -> Vec<usize> {
         let state = self.lock();

@@ -448,26 +448,6 @@ pub struct LeaseKeepAliveResponse {
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LeaseTimeToLiveRequest {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
-    #[prost(bool, tag = "2")]
-    pub keys: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LeaseTimeToLiveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: ::core::option::Option<ResponseHeader>,
-    #[prost(int64, tag = "2")]
-    pub id: i64,
-    #[prost(int64, tag = "3")]
-    pub ttl: i64,
-    #[prost(int64, tag = "4")]
-    pub granted_ttl: i64,
-    #[prost(bytes = "vec", repeated, tag = "5")]
-    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
     #[prost(oneof = "watch_request::RequestUnion", tags = "1, 2")]
@@ -561,21 +541,6 @@ pub struct WatchResponse {
     #[prost(message, repeated, tag = "11")]
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: ::core::option::Option<ResponseHeader>,
-    #[prost(string, tag = "2")]
-    pub version: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "4")]
-    pub leader: u64,
-    #[prost(string, repeated, tag = "8")]
-    pub errors: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(bool, tag = "10")]
-    pub is_learner: bool,
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]
@@ -653,29 +618,11 @@ impl Headed for LeaseKeepAliveResponse {
         self.header.as_ref()
     }
 }
-impl Rpc for LeaseTimeToLiveRequest {
-    type Response = LeaseTimeToLiveResponse;
-    const PATH: &'static str = "/etcdserverpb.Lease/LeaseTimeToLive";
-}
-impl Headed for LeaseTimeToLiveResponse {
-    fn header(&self) -> Option<&ResponseHeader> {
-        self.header.as_ref()
-    }
-}
 impl Rpc for WatchRequest {
     type Response = WatchResponse;
     const PATH: &'static str = "/etcdserverpb.Watch/Watch";
 }
 impl Headed for WatchResponse {
-    fn header(&self) -> Option<&ResponseHeader> {
-        self.header.as_ref()
-    }
-}
-impl Rpc for StatusRequest {
-    type Response = StatusResponse;
-    const PATH: &'static str = "/etcdserverpb.Maintenance/Status";
-}
-impl Headed for StatusResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }

@@ -32,7 +32,10 @@ pub(super) fn of_campaign(shared: Arc<Shared>, name: Name) -> impl Stream<Item =
 }
 
 /// Hints for an observer: any change of the queue or the note.
-pub(super) fn of_election(shared: &Shared, election: &ElectionName) -> impl Stream<Item = Result<()>> + Send + use<> {
+pub(super) fn of_election(
+    shared: &Shared,
+    election: &ElectionName,
+) -> impl Stream<Item = Result<()>> + Send + use<> {
     let (key, range_end) = shared.keys.election(election);
     let queue = shared.client.watch(WatchKeys { key, range_end, ..Default::default() });
     let key = shared.keys.note(election, Note::Handover).into();
@@ -52,17 +55,26 @@ impl Hints {
                     self.follow();
                 }
                 change = next_of(self.own.as_mut().map(|(_, watch)| watch)) => match change? {
-                    Ok(change) if !self.is_own_work(&change) => return Some(Ok(self.heard())),
+                    Ok(change) if !self.is_own_work(&change) => return Some({
+                        self.heard();
+                        Ok(())
+                    }),
                     Ok(_) => {}
                     Err(failure) => return Some(Err(failure)),
                 },
                 change = next_of(self.ahead.as_mut().map(|(_, watch)| watch)) => match change? {
-                    Ok(change) if has(&change, EventType::Delete) => return Some(Ok(self.heard())),
+                    Ok(change) if has(&change, EventType::Delete) => return Some({
+                        self.heard();
+                        Ok(())
+                    }),
                     Ok(_) => {}
                     Err(failure) => return Some(Err(failure)),
                 },
                 change = next_of(self.note.as_mut()) => match change? {
-                    Ok(change) if has(&change, EventType::Put) => return Some(Ok(self.heard())),
+                    Ok(change) if has(&change, EventType::Put) => return Some({
+                        self.heard();
+                        Ok(())
+                    }),
                     Ok(_) => {}
                     Err(failure) => return Some(Err(failure)),
                 },
@@ -74,7 +86,9 @@ impl Hints {
     fn follow(&mut self) {
         let targets = self.targets.borrow_and_update().clone();
         let client = &self.shared.client;
-        let watch = |key: Vec<u8>, from: i64| client.watch(WatchKeys { key, start_revision: from, ..Default::default() });
+        let watch = |key: Vec<u8>, from: i64| {
+            client.watch(WatchKeys { key, start_revision: from, ..Default::default() })
+        };
         if let Some((key, from)) = &targets.own {
             if self.own.as_ref().is_none_or(|(watched, _)| watched != key) {
                 self.own = Some((key.clone(), watch(key.clone().into_bytes(), *from)));
@@ -89,7 +103,11 @@ impl Hints {
             Some(_) => {}
             None => self.ahead = None,
         }
-        let watches = [self.own.as_ref().map(|(_, watch)| watch), self.ahead.as_ref().map(|(_, watch)| watch), self.note.as_ref()];
+        let watches = [
+            self.own.as_ref().map(|(_, watch)| watch),
+            self.ahead.as_ref().map(|(_, watch)| watch),
+            self.note.as_ref(),
+        ];
         let quiet = watches.into_iter().flatten().map(Watch::quiet).collect();
         if let Some(campaign) = self.shared.state().campaigns.get_mut(&self.name) {
             campaign.quiet = quiet;
@@ -108,9 +126,12 @@ impl Hints {
         let Change::Events(events) = change else { return false };
         let state = self.shared.state();
         let own = |event: &Event| {
-            let Some(kv) = event.kv.as_ref().filter(|_| event.r#type() == EventType::Put) else { return false };
+            let Some(kv) = event.kv.as_ref().filter(|_| event.r#type() == EventType::Put) else {
+                return false;
+            };
             let Some((key, _)) = &self.own else { return false };
-            let same = state.session.place(key).is_some_and(|place| place.revision == kv.create_revision as u64);
+            let same =
+                state.session.place(key).is_some_and(|place| place.revision == kv.create_revision as u64);
             same && state.session.life(kv.lease).is_some()
         };
         events.iter().all(own)

@@ -5,8 +5,8 @@
 //! Nothing but candidates stands under `<prefix><election>/`; everything else is under `<prefix>.incumbent/`, which no election
 //! name can reach, since it does not begin with a dot.
 
-use incumbent_core::{Claim, Contender, ElectionName, Error, ErrorKind, Leader, Nonce, Note, Result, Stored};
 use incumbent_core::session::LeaseId;
+use incumbent_core::{Claim, Contender, ElectionName, Error, ErrorKind, Leader, Nonce, Note, Result, Stored};
 use incumbent_core::{FencingToken, Observation};
 use serde::{Deserialize, Serialize};
 
@@ -139,8 +139,11 @@ pub(super) fn note_value(token: FencingToken, body: &[u8]) -> Vec<u8> {
 pub(super) fn note(kv: &KeyValue) -> Result<Stored> {
     let unreadable = || {
         let key = String::from_utf8_lossy(&kv.key).into_owned();
-        Error::new(ErrorKind::Corrupt, format!("the etcd key {key} cannot be read; delete it if nobody needs it"))
-            .with_backend("etcd")
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("the etcd key {key} cannot be read; delete it if nobody needs it"),
+        )
+        .with_backend("etcd")
     };
     let newline = kv.value.iter().position(|byte| *byte == b'\n').ok_or_else(unreadable)?;
     let head: NoteHead = serde_json::from_slice(&kv.value[..newline]).map_err(|_| unreadable())?;
@@ -148,11 +151,7 @@ pub(super) fn note(kv: &KeyValue) -> Result<Stored> {
         let text = format!("the etcd key has format {}, newer than {FORMAT}; update this program", head.v);
         return Err(Error::new(ErrorKind::Corrupt, text).with_backend("etcd"));
     }
-    Ok(Stored {
-        version: kv.mod_revision as u64,
-        token: head.token,
-        body: kv.value[newline + 1..].to_vec(),
-    })
+    Ok(Stored { version: kv.mod_revision as u64, token: head.token, body: kv.value[newline + 1..].to_vec() })
 }
 
 #[cfg(test)]
@@ -172,7 +171,13 @@ mod tests {
     }
 
     fn kv(value: &[u8]) -> KeyValue {
-        KeyValue { key: b"billing/1f".to_vec(), value: value.to_vec(), create_revision: 9, mod_revision: 12, ..Default::default() }
+        KeyValue {
+            key: b"billing/1f".to_vec(),
+            value: value.to_vec(),
+            create_revision: 9,
+            mod_revision: 12,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -184,8 +189,14 @@ mod tests {
             assert_eq!(keys.candidate(&election, 0x1f, 0), format!("{prefix}billing/1f"));
             assert_eq!(keys.candidate(&election, 0x1f, 2), format!("{prefix}billing/1f.2"));
             let (first, end) = keys.election(&claim().election);
-            assert_eq!((first, end), (format!("{prefix}billing/").into(), format!("{prefix}billing0").into()));
-            assert_eq!(keys.note(&claim().election, Note::Checkpoint), format!("{prefix}.incumbent/checkpoint/billing"));
+            assert_eq!(
+                (first, end),
+                (format!("{prefix}billing/").into(), format!("{prefix}billing0").into())
+            );
+            assert_eq!(
+                keys.note(&claim().election, Note::Checkpoint),
+                format!("{prefix}.incumbent/checkpoint/billing")
+            );
         }
     }
 
@@ -193,11 +204,22 @@ mod tests {
     fn candidates_are_read_back_and_foreign_ones_shown_as_they_are() {
         let shown = leader(&kv(&candidate_value(&claim(), Some(5))));
         assert_eq!((shown.token, shown.since_unix_ms), (Some(FencingToken(9)), Some(5)));
-        assert_eq!(shown.contender, Contender { id: "pod-7".into(), nonce: Some(Nonce(0xabc)), address: Some("10.0.0.7:80".into()) });
-        for (value, id) in [(&b"host-3"[..], "host-3"), (b"", "billing/1f"), (b"\xff\xfe", "billing/1f"), (b"a\nb", "billing/1f")] {
+        assert_eq!(
+            shown.contender,
+            Contender { id: "pod-7".into(), nonce: Some(Nonce(0xabc)), address: Some("10.0.0.7:80".into()) }
+        );
+        for (value, id) in [
+            (&b"host-3"[..], "host-3"),
+            (b"", "billing/1f"),
+            (b"\xff\xfe", "billing/1f"),
+            (b"a\nb", "billing/1f"),
+        ] {
             assert_eq!(contender(&kv(value)), Contender { id: id.into(), nonce: None, address: None });
         }
-        assert_eq!(contender(&kv(br#"{"v":2,"id":"x","nonce":"00000000000000000000000000000001","more":1}"#)).id, "x");
+        assert_eq!(
+            contender(&kv(br#"{"v":2,"id":"x","nonce":"00000000000000000000000000000001","more":1}"#)).id,
+            "x"
+        );
     }
 
     #[test]

@@ -16,7 +16,9 @@ use super::client::Client;
 use super::keys::Keys;
 use super::proto::compare::TargetUnion;
 use super::proto::response_op::Response;
-use super::proto::{Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse};
+use super::proto::{
+    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+};
 use crate::clock;
 
 /// The session of one process with one etcd.
@@ -151,7 +153,9 @@ impl Shared {
             outcome = self.round().await;
         }
         let usable = self.state().session.usable(clock::now());
-        usable.ok_or_else(|| Error::new(ErrorKind::Unavailable, "etcd grants no lease that lasts").with_backend("etcd"))
+        usable.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "etcd grants no lease that lasts").with_backend("etcd")
+        })
     }
 
     async fn prove_all(&self) -> Result<()> {
@@ -219,7 +223,9 @@ impl Shared {
     /// Has a new lease granted and moves every key to it.
     async fn move_all(&self) -> Result<()> {
         if self.client.term() == 0 {
-            self.client.range(RangeRequest { key: self.keys.nil().into(), ..Default::default() }, self.limit).await?;
+            self.client
+                .range(RangeRequest { key: self.keys.nil().into(), ..Default::default() }, self.limit)
+                .await?;
         }
         let term = self.client.term();
         let reply = self.client.lease_grant(seconds(self.ttl), self.limit).await?;
@@ -232,7 +238,9 @@ impl Shared {
         };
         let shift = |key: &str, place: Place| TxnRequest {
             compare: still(key, place),
-            success: vec![PutRequest { key: key.into(), lease, ignore_value: true, ..Default::default() }.into()],
+            success: vec![
+                PutRequest { key: key.into(), lease, ignore_value: true, ..Default::default() }.into(),
+            ],
             failure: vec![get(key)],
         };
         let mut failure = None;
@@ -287,15 +295,16 @@ impl Shared {
             }
             let now = clock::now();
             let leaving = self.state().leaving(now, self.ttl);
-            join_all(leaving.iter().map(|name| async move {
-                if let Err(failure) = self.remove(name).await {
-                    tracing::debug!(election = %name.0, %failure, "an abandoned key is still there");
-                    self.state().give_up_on(name, clock::now(), self.ttl);
-                }
-            }))
-            .await;
+            join_all(leaving.iter().map(|name| self.clear(name))).await;
             let revocable = self.state().revocable(clock::now(), self.ttl);
             join_all(revocable.into_iter().map(|lease| self.revoke(lease))).await;
+        }
+    }
+
+    async fn clear(&self, name: &Name) {
+        if let Err(failure) = self.remove(name).await {
+            tracing::debug!(election = %name.0, %failure, "an abandoned key is still there");
+            self.state().give_up_on(name, clock::now(), self.ttl);
         }
     }
 

@@ -100,15 +100,3 @@ fn another_cluster_is_not_taken_for_the_first() {
         assert_eq!(there.body.count, 0, "nothing was written into the other cluster");
     });
 }
-
-#[test]
-fn every_member_tells_its_version() {
-    let etcd = Etcd::cluster(Version::V3_4, 3).start().expect("etcd starts");
-    run(async {
-        let client = client(etcd.endpoints());
-        for index in 0..client.endpoints().len() {
-            let status = client.status(index, LIMIT).await.expect("status");
-            assert_eq!(status.version, "3.4.23");
-        }
-    });
-}

@@ -7,11 +7,13 @@ mod watches;
 
 use std::time::Duration;
 
+use incumbent_core::Result;
 use testkit::{Etcd, Version};
 
-use super::client::Client;
+use super::client::{Client, Reply};
 use super::connection::Config;
-use super::proto::{PutRequest, RangeRequest};
+use super::failure::Effect;
+use super::proto::{DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest};
 
 /// Ample for a healthy server on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -38,4 +40,18 @@ fn put(key: &str, value: &str) -> PutRequest {
 
 fn get(key: &str) -> RangeRequest {
     RangeRequest { key: key.into(), ..Default::default() }
+}
+
+impl Client {
+    async fn put(&self, request: PutRequest, limit: Duration) -> Result<Reply<PutResponse>> {
+        self.call(request, Effect::Write, limit).await
+    }
+
+    async fn delete(
+        &self,
+        request: DeleteRangeRequest,
+        limit: Duration,
+    ) -> Result<Reply<DeleteRangeResponse>> {
+        self.call(request, Effect::Write, limit).await
+    }
 }
