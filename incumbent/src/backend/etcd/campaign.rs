@@ -185,6 +185,8 @@ impl Shared {
                 Step::Prove(key, place) => self.prove(claim, &name, key, place).await?,
             };
             if let Some(acquired) = acquired {
+                // Whoever is told of a proof may count on it for a ttl.
+                self.asked(&name);
                 return Ok(acquired);
             }
         }
@@ -442,6 +444,7 @@ impl Shared {
             };
             let fresh = clock::now() < proof.sent_at + self.ttl / 6 && !stale;
             if known.is_some_and(|old| old < proof.sent_at) || (attempt == 0 && fresh) {
+                self.asked(&name);
                 return Ok(Renewed::Extended { sent_at: proof.sent_at, ttl: proof.ttl.min(claim.ttl) });
             }
             known = Some(proof.sent_at);
