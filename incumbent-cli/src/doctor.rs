@@ -93,7 +93,7 @@ async fn examine(args: &DoctorArgs) -> Answer {
 async fn examine_store(args: &DoctorArgs, store: &Store, id: Option<&CandidateId>, report: &mut Report) {
     report.settings.push(Setting { name: "backend", value: store.shown(), from: store.source.text() });
     for warning in store.warnings() {
-        report.checks.push(Check::new("backend", State::Lacking, warning));
+        report.checks.push(Check::new("advice", State::Lacking, warning));
     }
     let connection = match store.connect().await {
         Ok(connection) => connection,

@@ -91,7 +91,12 @@ pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<()> {
 /// A table for people: no frame, as wide as it must be, at most as wide as the terminal.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_preset(presets::NOTHING);
+    if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
+        && size.ws_col > 0
+    {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(size.ws_col);
+    }
     if !header.is_empty() {
         table.set_header(header);
     }

@@ -97,7 +97,7 @@ impl Store {
         let path = self.url.strip_prefix("file:").filter(|_| self.source == Source::Default)?;
         let path = path.split('?').next().unwrap_or(path);
         Some(format!(
-            "no --on, so this excludes only processes on this machine that use {path}; see incumbent backends"
+            "excludes only processes on this machine that use {path}; --on URL chooses another backend"
         ))
     }
 
@@ -111,7 +111,7 @@ impl Store {
         }
         if self.source == Source::Default && in_container() {
             warnings.push(
-                "this is a container: unless it shares that folder, the embedded default excludes nobody outside of it; name a backend with --on".to_owned(),
+                "this is a container: the embedded default excludes nobody outside of it who does not share its folder; use --on URL".to_owned(),
             );
         }
         warnings

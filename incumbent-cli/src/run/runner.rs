@@ -406,7 +406,9 @@ impl Runner {
             (Wish::PassOn { else_stop: false, .. }, None) => {}
             (Wish::PassOn { .. } | Wish::Stop, None) => {
                 if self.leaving.is_some() || self.pause_until.is_some() {
-                    return Some(self.leaving.unwrap_or(exit::OK));
+                    let exit_code = self.leaving.unwrap_or(exit::OK);
+                    self.reporter.tell(&Report::Ended { exit_code, released: false });
+                    return Some(exit_code);
                 }
                 self.leave(exit::OK);
             }

@@ -6,6 +6,7 @@ mod generated;
 mod handover;
 mod harness;
 mod job;
+mod outage;
 mod run;
 mod signals;
 mod standby;
