@@ -50,7 +50,7 @@ async fn get(args: &CheckpointGetArgs) -> Answer {
         (None, Some(job)) => job.election.clone(),
         (None, None) => return Err(invalid("name the election; only in a job is it known")),
     };
-    let connection = Store::choose(&args.store, None)?.connect().await?;
+    let (_, connection) = Store::open(&args.store).await?;
     let checkpoint = connection.election(election.as_str()).checkpoint()?;
     let value = match job.filter(|job| job.election == election) {
         Some(job) => {
@@ -74,7 +74,7 @@ async fn put(args: &CheckpointPutArgs) -> Answer {
         return Err(invalid("a checkpoint can be written only in a command that incumbent run started"));
     };
     let value = read(&args.file)?;
-    let connection = Store::choose(&args.store, None)?.connect().await?;
+    let (_, connection) = Store::open(&args.store).await?;
     let checkpoint = connection.election(job.election.as_str()).checkpoint()?;
     job.check()?;
     checkpoint.put_under(job.token, &value).await?;

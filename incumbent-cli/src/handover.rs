@@ -19,7 +19,7 @@ struct Report<'a> {
 
 pub(crate) fn resign(args: &ResignArgs) -> ExitCode {
     answer(args.json, async {
-        let election = Store::choose(&args.store, None)?.connect().await?.election(args.election.as_str());
+        let election = Store::open(&args.store).await?.1.election(args.election.as_str());
         let ended_token = match election.request_handover(None, args.timeout).await {
             Ok(token) => token,
             Err(error) => return refused(args.json, error),
@@ -33,7 +33,7 @@ pub(crate) fn resign(args: &ResignArgs) -> ExitCode {
 
 pub(crate) fn transfer(args: &TransferArgs) -> ExitCode {
     answer(args.json, async {
-        let election = Store::choose(&args.store, None)?.connect().await?.election(args.election.as_str());
+        let election = Store::open(&args.store).await?.1.election(args.election.as_str());
         let give_up_at = clock::now() + args.timeout;
         let ended_token = match election.request_handover(Some(args.to.clone()), args.timeout).await {
             Ok(token) => token,

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -27,23 +27,32 @@ pub(crate) enum Tone {
 /// The one way to stderr while something runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Narrator {
-    lines: SyncSender<Vec<u8>>,
+    queue: SyncSender<Item>,
     dropped: Arc<AtomicU64>,
     coloured: bool,
 }
 
-/// Waits at the end until what was told is written.
 #[derive(Debug)]
-pub(crate) struct Finish(Receiver<()>);
+enum Item {
+    Line(Vec<u8>),
+    /// Answer when everything before this is written.
+    Finish(SyncSender<()>),
+}
 
 impl Narrator {
-    pub(crate) fn start() -> io::Result<(Narrator, Finish)> {
-        let (lines, queue) = sync_channel::<Vec<u8>>(QUEUE);
-        let (done, finished) = sync_channel(1);
+    pub(crate) fn start() -> io::Result<Narrator> {
+        let (queue, items) = sync_channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
         std::thread::Builder::new().name("narrator".into()).spawn(move || {
-            while let Ok(line) = queue.recv() {
+            while let Ok(item) = items.recv() {
+                let line = match item {
+                    Item::Line(line) => line,
+                    Item::Finish(done) => {
+                        let _ = done.try_send(());
+                        continue;
+                    }
+                };
                 let mut stderr = io::stderr().lock();
                 // One write a line, so that it stays whole among the lines of the command. Nobody is left to tell of an error.
                 let _ = stderr.write_all(&line);
@@ -52,10 +61,18 @@ impl Narrator {
                     let _ = writeln!(stderr, "warning: {lost} lines were not written: nobody read them");
                 }
             }
-            let _ = done.send(());
         })?;
         let coloured = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
-        Ok((Narrator { lines, dropped, coloured }, Finish(finished)))
+        Ok(Narrator { queue, dropped, coloured })
+    }
+
+    /// Waits until what was told is written, for a second at most. What is not written by then is lost, which is better
+    /// than to hang.
+    pub(crate) fn finish(&self) {
+        let (done, finished) = sync_channel(1);
+        if self.queue.try_send(Item::Finish(done)).is_ok() {
+            let _ = finished.recv_timeout(PATIENCE);
+        }
     }
 
     /// `label: text`.
@@ -70,17 +87,9 @@ impl Narrator {
     }
 
     fn send(&self, bytes: Vec<u8>) {
-        if self.lines.try_send(bytes).is_err() {
+        if self.queue.try_send(Item::Line(bytes)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-}
-
-impl Finish {
-    /// Waits for the lines, for a second at most. All clones of the narrator must be dropped before.
-    pub(crate) fn wait(self) {
-        // What is not written by then is lost, which is better than to hang.
-        let _ = self.0.recv_timeout(PATIENCE);
     }
 }
 

@@ -24,8 +24,8 @@ pub(crate) fn observe(args: &ObserveArgs) -> ExitCode {
 }
 
 async fn follow(args: &ObserveArgs) -> Answer {
-    let store = Store::choose(&args.store, None)?;
-    let mut observer = store.connect().await?.election(args.election.as_str()).observer()?;
+    let (_, connection) = Store::open(&args.store).await?;
+    let mut observer = connection.election(args.election.as_str()).observer()?;
     let mut seen = false;
     let mut shown: Option<Option<Leader>> = None;
     loop {

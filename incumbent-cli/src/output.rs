@@ -43,7 +43,7 @@ struct ErrorEvent<'a> {
 pub(crate) fn tell_error(json: bool, error: &Error) {
     let message = &text::error(error);
     if json {
-        let kind = format!("{:?}", error.kind());
+        let kind = text::kind(error.kind());
         let event = ErrorEvent { v: FORMAT, event: "error", kind, message };
         eprintln!("{}", serde_json::to_string(&event).unwrap_or_default());
     } else {
@@ -55,6 +55,12 @@ pub(crate) fn tell_error(json: bool, error: &Error) {
 pub(crate) fn tell(message: &str) {
     let style = clap::builder::styling::AnsiColor::Red.on_default().bold();
     anstream::eprintln!("{style}error:{style:#} {message}");
+}
+
+/// `warning: …` on stderr.
+pub(crate) fn warn(message: &str) {
+    let style = clap::builder::styling::AnsiColor::Yellow.on_default().bold();
+    anstream::eprintln!("{style}warning:{style:#} {message}");
 }
 
 /// Text on stdout. A reader that went away is no error.

@@ -25,8 +25,8 @@ pub(crate) fn status(args: &StatusArgs) -> ExitCode {
 }
 
 async fn show(args: &StatusArgs) -> Answer {
-    let store = Store::choose(&args.store, None)?;
-    let election = store.connect().await?.election(args.election.as_str());
+    let (store, connection) = Store::open(&args.store).await?;
+    let election = connection.election(args.election.as_str());
     let Observation { leader, candidates } = election.observe().await?;
     let checkpoint = election.checkpoint()?.get().await?.map(|value| value.len());
     let backend = store.shown();

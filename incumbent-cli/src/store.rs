@@ -6,6 +6,7 @@ use std::path::Path;
 use incumbent::{Connection, Error, ErrorKind, Result, Settings};
 
 use crate::args::{StoreArgs, TermArgs};
+use crate::output;
 
 /// Where a setting comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,16 @@ impl Store {
         incumbent::connect_with(&self.url, self.settings).await
     }
 
+    /// What was typed, connected to: for the commands that ask and go.
+    pub(crate) async fn open(typed: &StoreArgs) -> Result<(Store, Connection)> {
+        let store = Store::choose(typed, None)?;
+        if let Some(warning) = store.password_warning() {
+            output::warn(warning);
+        }
+        let connection = store.connect().await?;
+        Ok((store, connection))
+    }
+
     /// The URL for people: without a password.
     pub(crate) fn shown(&self) -> String {
         incumbent::redact(&self.url).into_owned()
@@ -101,20 +112,24 @@ impl Store {
         ))
     }
 
-    /// What a user should change.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.source == Source::Flag && incumbent::redact(&self.url) != self.url {
-            warnings.push(
-                "the password in --on can be read by every user of this machine; put the URL into INCUMBENT_ON or use ?password_file=PATH".to_owned(),
-            );
-        }
-        if self.source == Source::Default && in_container() {
-            warnings.push(
-                "this is a container: the embedded default excludes nobody outside of it who does not share its folder; use --on URL".to_owned(),
-            );
-        }
-        warnings
+    /// What a user of `run` should change.
+    pub(crate) fn warnings(&self) -> Vec<&'static str> {
+        let alone = self.url.starts_with("memory:");
+        let in_container = self.source == Source::Default && in_container();
+        self.password_warning()
+            .into_iter()
+            .chain(alone.then_some("memory: excludes nobody: each incumbent run is a process of its own"))
+            .chain(in_container.then_some(
+                "this is a container: the embedded default excludes nobody outside of it who does not share its folder; use --on URL",
+            ))
+            .collect()
+    }
+
+    fn password_warning(&self) -> Option<&'static str> {
+        let shown = self.source == Source::Flag && incumbent::redact(&self.url) != self.url;
+        shown.then_some(
+            "the password in --on can be read by every user of this machine; put the URL into INCUMBENT_ON or use ?password_file=PATH",
+        )
     }
 }
 

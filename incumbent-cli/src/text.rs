@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use incumbent::{Error, Leader};
+use incumbent::{Error, ErrorKind, Leader};
 
 /// A span of time in at most two units: `250 ms`, `1.5 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
 pub(crate) fn span(span: Duration) -> String {
@@ -61,6 +61,18 @@ pub(crate) fn error(error: &Error) -> String {
     text
 }
 
+/// `timed_out` for [`ErrorKind::TimedOut`].
+pub(crate) fn kind(kind: ErrorKind) -> String {
+    let mut text = String::new();
+    for letter in format!("{kind:?}").chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
 /// `SIGTERM` for 15.
 pub(crate) fn signal(number: i32) -> String {
     const NAMES: [(i32, &str); 17] = {
@@ -92,6 +104,12 @@ pub(crate) fn signal(number: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_are_words_for_programs() {
+        assert_eq!(kind(ErrorKind::TimedOut), "timed_out");
+        assert_eq!(kind(ErrorKind::Denied), "denied");
+    }
 
     #[test]
     fn spans_read_like_spans() {

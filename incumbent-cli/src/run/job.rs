@@ -39,6 +39,8 @@ pub(crate) struct Fate {
     pub(crate) told: bool,
     /// It was told that the command is being killed.
     pub(crate) killing_told: bool,
+    /// When it was told last that some of it cannot be killed yet.
+    pub(crate) stuck_told_at: Option<BootInstant>,
     pub(crate) exited: Option<ExitStatus>,
     pub(crate) failure: Option<StartFailure>,
 }

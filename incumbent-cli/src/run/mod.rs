@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use incumbent::{Error, ErrorKind, Result};
 
 use crate::args::RunArgs;
-use crate::narrator::{Finish, Narrator};
+use crate::narrator::Narrator;
 use crate::report::{Level, Reporter};
 use crate::store::Store;
 use crate::{exit, identity, output, text};
@@ -20,19 +20,19 @@ use crate::{exit, identity, output, text};
 use runner::{Plan, Waiting};
 
 pub(crate) fn run(args: RunArgs) -> ExitCode {
-    let (narrator, finish) = match Narrator::start() {
-        Ok(started) => started,
+    let narrator = match Narrator::start() {
+        Ok(narrator) => narrator,
         Err(error) => {
             let error = Error::new(ErrorKind::Internal, "no thread can be started").with_source(error);
             return output::conclude(args.json, Err(error));
         }
     };
-    let code = lead(args, narrator);
-    Finish::wait(finish);
+    let code = lead(args, &narrator);
+    narrator.finish();
     ExitCode::from(code)
 }
 
-fn lead(args: RunArgs, narrator: Narrator) -> u8 {
+fn lead(args: RunArgs, narrator: &Narrator) -> u8 {
     let reporter = Reporter {
         narrator: narrator.clone(),
         election: args.election.to_string(),
@@ -42,7 +42,7 @@ fn lead(args: RunArgs, narrator: Narrator) -> u8 {
         json: args.json,
     };
     if args.verbose > 1 {
-        log(&narrator);
+        log(narrator);
     }
     if let Err(missing) = command::look_for(&args.command[0]) {
         reporter.error(&missing.message);

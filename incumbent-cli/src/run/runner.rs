@@ -22,6 +22,11 @@ use super::job::{Job, Said, Spec, Ward};
 use super::signals::{Signals, Wish};
 use super::trouble::{Trouble, is_fatal};
 
+/// How long the end of this process waits for the store to take the term back.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is told that processes cannot be killed.
+const STUCK_EVERY: Duration = Duration::from_secs(30);
+
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -69,8 +74,10 @@ pub(crate) async fn run(plan: Plan, reporter: Reporter) -> Result<u8> {
         leaving: None,
         restarting: false,
         pause_until: None,
+        exit_at: None,
         give_up_at: None,
         has_led: false,
+        holds: false,
         released: false,
         last_run: Duration::ZERO,
         backoff: Backoff::new(),
@@ -116,9 +123,13 @@ struct Runner {
     restarting: bool,
     /// Between one run of the command and the next.
     pause_until: Option<BootInstant>,
+    /// When this process ends without having released.
+    exit_at: Option<BootInstant>,
     /// When standing by has lasted long enough.
     give_up_at: Option<BootInstant>,
     has_led: bool,
+    /// A term has begun and is not given back, as far as is known.
+    holds: bool,
     /// The latest term was given back to the store, as far as is known.
     released: bool,
     last_run: Duration,
@@ -129,6 +140,7 @@ struct Runner {
 impl Runner {
     /// A campaign is under way, or will be by itself.
     fn stand_by(&mut self) {
+        self.holds = false;
         self.give_up_at = match self.plan.waiting {
             Waiting::AtMost(limit) => Some(incumbent::clock::now() + limit),
             Waiting::ForEver | Waiting::Not => None,
@@ -151,6 +163,9 @@ impl Runner {
     fn leave(&mut self, code: u8) {
         self.leaving.get_or_insert(code);
         self.campaign.stop(StopReason::Shutdown);
+        if self.job.is_none() {
+            self.exit_at.get_or_insert(incumbent::clock::now() + RELEASE_PATIENCE);
+        }
     }
 
     fn fail(&mut self, message: &str) {
@@ -187,6 +202,7 @@ impl Runner {
 
     fn elected(&mut self, leadership: Leadership) {
         self.has_led = true;
+        self.holds = true;
         self.released = false;
         self.give_up_at = None;
         if self.leaving.is_some() {
@@ -299,7 +315,7 @@ impl Runner {
         let Some(lasts) = self.trouble.failed(now, error.kind()) else { return };
         let valid = self.job.as_ref().map(|job| job.leadership.valid_until().since(now));
         self.reporter.tell(&Report::Trouble {
-            kind: format!("{:?}", error.kind()),
+            kind: text::kind(error.kind()),
             message,
             lasts_ms: ms(lasts),
             valid_ms: valid.map(ms),
@@ -346,7 +362,13 @@ impl Runner {
                 job.fate.tell();
                 self.tell_killing(kill_word(cause));
             }
-            GuardianEvent::NotEmpty { pids } => self.reporter.tell(&Report::NotEmpty { pids: &pids }),
+            GuardianEvent::NotEmpty { pids } => {
+                let now = incumbent::clock::now();
+                if job.fate.stuck_told_at.is_none_or(|at| now.since(at) >= STUCK_EVERY) {
+                    job.fate.stuck_told_at = Some(now);
+                    self.reporter.tell(&Report::NotEmpty { pids: &pids });
+                }
+            }
             GuardianEvent::Empty => {
                 if let Some(job) = self.job.take() {
                     self.nothing_left(job);
@@ -378,6 +400,7 @@ impl Runner {
             self.leave(code);
         } else if self.leaving.is_some() {
             // Told to stop: the command's own code, if it had begun.
+            self.leave(exit::OK);
             self.leaving = code.or(self.leaving);
         } else if !fate.told && self.plan.restart {
             self.restarting = true;
@@ -426,7 +449,7 @@ impl Runner {
 
     fn timer(&self) -> Option<BootInstant> {
         let kill_at = self.job.as_ref().and_then(|job| job.kill_at);
-        [kill_at, self.pause_until, self.give_up_at].into_iter().flatten().min()
+        [kill_at, self.pause_until, self.give_up_at, self.exit_at].into_iter().flatten().min()
     }
 
     fn timed_out(&mut self) -> Result<Option<u8>> {
@@ -440,6 +463,17 @@ impl Runner {
         if self.give_up_at.take_if(|at| now >= *at).is_some() {
             self.reporter.error(&format!("{} was not won in time", self.plan.election));
             self.leave(exit::WAITED_TOO_LONG);
+        }
+        if self.exit_at.is_some_and(|at| now >= at) {
+            let exit_code = self.leaving.unwrap_or(exit::FAILED);
+            if self.holds {
+                self.reporter.warn(&format!(
+                    "{} could not be released; its lease runs out by itself",
+                    self.plan.election
+                ));
+            }
+            self.reporter.tell(&Report::Ended { exit_code, released: false });
+            return Ok(Some(exit_code));
         }
         if self.pause_until.take_if(|until| now >= *until).is_some() {
             self.campaign = self.candidate.clone().campaign()?;

@@ -7,9 +7,9 @@ use crate::harness::{World, code, ended};
 #[test]
 fn check_says_yes_in_a_term() {
     let world = World::new();
-    assert_eq!(code(&world.run(&["--on=memory:"], "\"$INCUMBENT\" check")), 0);
-    assert_eq!(code(&world.run(&["--on=memory:"], "\"$INCUMBENT\" check --min 5s")), 0);
-    let (code, out, _) = ended(&world.run(&["--on=memory:"], "\"$INCUMBENT\" check --json"));
+    assert_eq!(code(&world.run(&["--on=file:store"], "\"$INCUMBENT\" check")), 0);
+    assert_eq!(code(&world.run(&["--on=file:store"], "\"$INCUMBENT\" check --min 5s")), 0);
+    let (code, out, _) = ended(&world.run(&["--on=file:store"], "\"$INCUMBENT\" check --json"));
     let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, &answer["v"], &answer["valid"]), (0, &1.into(), &true.into()));
     assert!(answer["left_ms"].as_u64() > Some(0) && answer["token"].is_u64(), "{out}");
@@ -18,7 +18,7 @@ fn check_says_yes_in_a_term() {
 #[test]
 fn check_says_no_where_less_is_left_than_is_needed() {
     let world = World::new();
-    let (code, _, err) = ended(&world.run(&["--on=memory:"], "\"$INCUMBENT\" check --min 1h"));
+    let (code, _, err) = ended(&world.run(&["--on=file:store"], "\"$INCUMBENT\" check --min 1h"));
     assert_eq!(code, 1);
     assert!(err.contains("of the term is left, less than 1 h"), "{err}");
 }

@@ -6,7 +6,7 @@ use testkit::Proc;
 
 use crate::harness::{SOON, World, code, ended, lives, pid_in};
 
-const ALONE: &[&str] = &["--on=memory:"];
+const ALONE: &[&str] = &["--on=file:store"];
 
 /// consul #1290: the exit code of a command is the command's business.
 #[test]
@@ -35,7 +35,7 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_126() {
         (".", 126, "cannot be executed"),
         ("./lost", 126, "interpreter"),
     ] {
-        let (code, _, err) = world.output(&["run", "billing", "--on=memory:", "--", command]);
+        let (code, _, err) = world.output(&["run", "billing", "--on=file:store", "--", command]);
         assert_eq!(code, wanted, "{command}: {err}");
         assert!(err.contains(hint), "{command}: {err}");
     }
@@ -46,12 +46,12 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_126() {
 fn arguments_and_streams_are_the_commands_own() {
     let world = World::new();
     let arguments =
-        ["run", "billing", "--on=memory:", "--", "printf", "%s|", "a b", "$HOME", "*", "", "--help"];
+        ["run", "billing", "--on=file:store", "--", "printf", "%s|", "a b", "$HOME", "*", "", "--help"];
     let (code, out, err) = world.output(&arguments);
     assert_eq!((code, out.trim_end()), (0, "a b|$HOME|*||--help|"), "{err}");
 
     let mut process =
-        Proc::spawn_with_stdin(world.incumbent(&["run", "billing", "--on=memory:", "--", "cat"]));
+        Proc::spawn_with_stdin(world.incumbent(&["run", "billing", "--on=file:store", "--", "cat"]));
     std::io::Write::write_all(&mut process.stdin().expect("a pipe"), b"through\n").expect("written");
     let (code, out, _) = ended(&process);
     assert_eq!((code, out.as_str()), (0, "through\n"));
@@ -61,11 +61,16 @@ fn arguments_and_streams_are_the_commands_own() {
 fn the_command_finds_its_term_in_the_environment() {
     let world = World::new();
     let script = r#"echo "$INCUMBENT_ELECTION $INCUMBENT_ID $INCUMBENT_TOKEN $INCUMBENT_ON"; ls "$INCUMBENT_LEASE_FILE""#;
-    let (code, out, err) = ended(&world.run(&["--on=memory:x", "--id=pod-7"], script));
+    let (code, out, err) = ended(&world.run(&["--on=file:store", "--id=pod-7"], script));
     assert_eq!(code, 0, "{err}");
     let mut lines = out.lines();
     let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    assert_eq!((words[0], words[1], words[3]), ("billing", "pod-7", "memory:x"));
+    let url = format!("file:{}", world.path("store").display());
+    assert_eq!(
+        (words[0], words[1], words[3]),
+        ("billing", "pod-7", url.as_str()),
+        "a path of its own wherever the job goes"
+    );
     assert!(words[2].parse::<u64>().is_ok(), "{out}");
     assert!(lines.next().unwrap_or_default().ends_with(".lease"), "{out}");
     assert_eq!(world.lease_files(), Vec::<std::path::PathBuf>::new(), "the lease file goes with its term");
@@ -75,7 +80,7 @@ fn the_command_finds_its_term_in_the_environment() {
 fn the_id_is_the_pods_name_where_there_is_one() {
     let world = World::new();
     let mut command =
-        world.incumbent(&["run", "billing", "--on=memory:", "--", "sh", "-c", "echo $INCUMBENT_ID"]);
+        world.incumbent(&["run", "billing", "--on=file:store", "--", "sh", "-c", "echo $INCUMBENT_ID"]);
     command.env("POD_NAME", "billing-0");
     assert_eq!(ended(&Proc::spawn(command)).1, "billing-0\n");
     let (_, out, _) = ended(&world.run(ALONE, "echo $INCUMBENT_ID"));
@@ -106,20 +111,20 @@ fn a_command_that_closes_its_streams_is_still_led() {
 #[test]
 fn what_is_told_on_stderr_is_a_story_in_words() {
     let world = World::new();
-    let (_, out, err) = ended(&world.run(&["--on=memory:", "--id=web-1"], "exit 3"));
+    let (_, out, err) = ended(&world.run(&["--on=file:store", "--id=web-1"], "exit 3"));
     assert_eq!(out, "", "stdout is the command's");
     let lines: Vec<&str> = err.lines().collect();
     assert_eq!(lines.len(), 3, "{err}");
     assert!(lines[0].starts_with("leader: web-1 leads billing (token "), "{err}");
     assert_eq!(&lines[1..], ["ended: sh exited with 3", "released: billing"]);
-    let (_, _, err) = ended(&world.run(&["--on=memory:", "-q"], "exit 3"));
+    let (_, _, err) = ended(&world.run(&["--on=file:store", "-q"], "exit 3"));
     assert_eq!(err, "", "-q tells only of warnings and errors");
 }
 
 #[test]
 fn what_is_told_as_json_is_a_story_in_events() {
     let world = World::new();
-    let (_, _, err) = ended(&world.run(&["--on=memory:", "--id=web-1", "--json", "-v"], "exit 3"));
+    let (_, _, err) = ended(&world.run(&["--on=file:store", "--id=web-1", "--json", "-v"], "exit 3"));
     let events: Vec<serde_json::Value> =
         err.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().expect("a name")).collect();
@@ -142,7 +147,7 @@ fn a_stderr_that_nobody_reads_blocks_nothing() {
     // The pipe is full before anything is told, and stays so: head writes what it holds, or hangs because it holds less.
     let process = world.shell(
         "mkfifo full; exec 3<>full; timeout 3 head -c 65536 /dev/zero >&3; \
-         exec \"$INCUMBENT\" run billing --on=memory: --ttl=2s -vv -- \
+         exec \"$INCUMBENT\" run billing --on=file:store --ttl=2s -vv -- \
          sh -c 'sleep 5; \"$INCUMBENT\" check && echo good > verdict' 2>&3",
     );
     assert!(testkit::wait_until(SOON, || world.read("verdict") == "good\n"), "the term was lost");
@@ -152,7 +157,7 @@ fn a_stderr_that_nobody_reads_blocks_nothing() {
 #[test]
 fn restart_runs_the_command_again_under_higher_tokens() {
     let world = World::new();
-    let process = world.run(&["--on=memory:", "--restart"], "echo $INCUMBENT_TOKEN; exit 9");
+    let process = world.run(&["--on=file:store", "--restart"], "echo $INCUMBENT_TOKEN; exit 9");
     let lines = process.wait_lines(3, |line| line.parse::<u64>().is_ok(), SOON);
     let tokens: Vec<u64> = lines.iter().map(|line| line.text.parse().expect("a token")).collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");

@@ -20,7 +20,7 @@ fn the_first_signal_lets_the_command_finish() {
     for signal in [Signal::TERM, Signal::INT] {
         let world = World::new();
         let process = world.run(
-            &["--on=memory:"],
+            &["--on=file:store"],
             "trap 'sleep 0.5; echo done; exit 7' TERM; echo ready; while :; do sleep 0.05; done",
         );
         wait_for_job(&process);
@@ -40,7 +40,7 @@ fn the_first_signal_lets_the_command_finish() {
 fn a_command_that_drains_for_longer_than_the_ttl_keeps_its_term() {
     let world = World::new();
     let script = "trap 'sleep 5; \"$INCUMBENT\" check && echo still good; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-    let process = world.run(&["--on=memory:", "--ttl=3s"], script);
+    let process = world.run(&["--on=file:store", "--ttl=3s"], script);
     wait_for_job(&process);
     process.signal(Signal::TERM);
     let (code, out, err) = ended(&process);
@@ -51,7 +51,7 @@ fn a_command_that_drains_for_longer_than_the_ttl_keeps_its_term() {
 fn a_command_that_does_not_listen_is_killed_after_the_drain() {
     let world = World::new();
     let process = world
-        .run(&["--on=memory:", "--drain=700ms"], "trap '' TERM; echo ready; while :; do sleep 0.05; done");
+        .run(&["--on=file:store", "--drain=700ms"], "trap '' TERM; echo ready; while :; do sleep 0.05; done");
     wait_for_job(&process);
     let told = now();
     process.signal(Signal::TERM);
@@ -72,7 +72,7 @@ fn the_second_signal_kills_at_once() {
         let world = World::new();
         let script =
             "trap '' TERM; setsid sleep 600 & echo $! > orphan; echo ready; while :; do sleep 0.05; done";
-        let process = world.run(&["--on=memory:", "--drain=none"], script);
+        let process = world.run(&["--on=file:store", "--drain=none"], script);
         wait_for_job(&process);
         process.signal(first);
         process.wait_line(|line| line.starts_with("stopping:"), SOON);
@@ -91,7 +91,7 @@ fn the_second_signal_kills_at_once() {
 fn two_signals_in_one_breath_are_one() {
     let world = World::new();
     let process = world
-        .run(&["--on=memory:"], "trap 'sleep 0.5; exit 7' TERM; echo ready; while :; do sleep 0.05; done");
+        .run(&["--on=file:store"], "trap 'sleep 0.5; exit 7' TERM; echo ready; while :; do sleep 0.05; done");
     wait_for_job(&process);
     for _ in 0..3 {
         process.signal(Signal::TERM);
@@ -103,7 +103,7 @@ fn two_signals_in_one_breath_are_one() {
 fn a_frozen_command_is_woken_to_hear_that_it_is_to_end() {
     let world = World::new();
     let process = world
-        .run(&["--on=memory:"], "trap 'exit 7' TERM; echo $$ > pid; echo ready; kill -STOP $$; sleep 600");
+        .run(&["--on=file:store"], "trap 'exit 7' TERM; echo $$ > pid; echo ready; kill -STOP $$; sleep 600");
     wait_for_job(&process);
     process.signal(Signal::TERM);
     assert_eq!(code(&process), 7);
@@ -113,7 +113,7 @@ fn a_frozen_command_is_woken_to_hear_that_it_is_to_end() {
 fn other_signals_are_the_commands() {
     let world = World::new();
     let process = world
-        .run(&["--on=memory:"], "trap 'echo usr1; exit 8' USR1; echo ready; while :; do sleep 0.05; done");
+        .run(&["--on=file:store"], "trap 'echo usr1; exit 8' USR1; echo ready; while :; do sleep 0.05; done");
     wait_for_job(&process);
     process.signal(Signal::USR1);
     let (code, out, _) = ended(&process);
@@ -127,7 +127,7 @@ fn a_signal_while_the_command_starts_is_not_lost() {
     let (mut before, mut after) = (0, 0);
     for round in 0..40 {
         let name = format!("pid-{round}");
-        let process = world.run(&["--on=memory:"], &format!("echo $$ > {name}; exec sleep 600"));
+        let process = world.run(&["--on=file:store"], &format!("echo $$ > {name}; exec sleep 600"));
         if round % 2 == 0 {
             // Around the moment when it is elected and the guardian gets the command.
             process.wait_line(|line| line.starts_with("leader:"), SOON);
