@@ -144,27 +144,6 @@ fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
     token(&b);
 }
 
-/// Without room for the lease file no command starts, and the term is given back.
-#[test]
-fn a_full_disk_under_the_lease_file_is_a_clear_error() {
-    testkit::require(testkit::Capability::MountNs);
-    let world = World::new();
-    let process =
-        world.shell(&full("runtime/incumbent", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
-    let (code, out, err) = ended(&process);
-    assert_eq!((code, out.as_str()), (125, ""), "{err}");
-    assert!(
-        err.contains("error: the lease file cannot be made in") && err.contains("No space left"),
-        "{err}"
-    );
-    assert!(err.ends_with("released: billing\n"), "{err}");
-    assert_eq!(
-        crate::harness::code(&world.run(&["--on=file:store", "--no-wait"], "exit 5")),
-        5,
-        "it was given back"
-    );
-}
-
 /// A state directory that is a file, or cannot be made, or has no room: a clear error at once.
 #[test]
 fn a_state_directory_that_cannot_be_used_is_a_clear_error() {
@@ -177,21 +156,4 @@ fn a_state_directory_that_cannot_be_used_is_a_clear_error() {
         assert!(err.starts_with("error: "), "{err}");
         assert!(now().since(begun) < SOON, "{on}: not at once");
     }
-}
-
-#[test]
-fn a_state_directory_without_room_is_a_clear_error() {
-    testkit::require(testkit::Capability::MountNs);
-    let world = World::new();
-    let process = world.shell(&full("store", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
-    let (code, out, err) = ended(&process);
-    assert_eq!((code, out.as_str()), (125, ""), "{err}");
-    assert!(err.starts_with("error: ") && err.contains("No space left"), "{err}");
-}
-
-/// A script that runs `script` where `folder` is a small file system of its own, all of it used.
-fn full(folder: &str, script: &str) -> String {
-    let mount = format!("mkdir -p {folder}; mount -t tmpfs -o size=64k,nr_inodes=64 none {folder}");
-    let fill = format!("head -c 1M /dev/zero > {folder}/filler 2>/dev/null");
-    format!("exec unshare --map-root-user --mount sh -c '{mount}; {fill}; exec {script}'")
 }

@@ -6,7 +6,6 @@ mod generated;
 mod handover;
 mod harness;
 mod job;
-mod outage;
 mod run;
 mod signals;
 mod standby;

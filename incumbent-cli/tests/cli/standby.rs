@@ -139,17 +139,3 @@ fn a_leader_whose_record_is_deleted_kills_its_job_and_campaigns_again() {
     assert!(!lives(job));
     assert!(a.text(Stream::Err).contains("lost: "), "{}", a.transcript());
 }
-
-/// As root, in name spaces of its own, where root's folder is this test's alone.
-#[test]
-fn the_embedded_default_is_used_and_named() {
-    testkit::require(testkit::Capability::MountNs);
-    let world = World::new();
-    let process = world.shell(
-        "exec unshare --map-root-user --mount sh -c \
-         'mount -t tmpfs none /var/lib; exec \"$INCUMBENT\" run billing -- printenv INCUMBENT_ON'",
-    );
-    let (code, out, err) = ended(&process);
-    assert_eq!((code, out.as_str()), (0, "file:/var/lib/incumbent\n"), "{err}");
-    assert!(err.contains("excludes only processes on this machine that use /var/lib/incumbent"), "{err}");
-}

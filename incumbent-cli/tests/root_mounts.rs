@@ -1,10 +1,14 @@
-//! A store that fails under a leader: the job is told, is dead before the deadline, and comes back when the store does.
+//! Faults of disks, in mount name spaces of their own: a store or a folder for lease files that is full.
+
+#[expect(dead_code, reason = "the other tests use more of it")]
+#[path = "cli/harness.rs"]
+mod harness;
 
 use std::time::Duration;
 
 use testkit::{Capability, Proc, Signal, Stream};
 
-use crate::harness::{SOON, World, code, pid_in, send};
+use harness::{SOON, World, code, ended, pid_in, send};
 
 /// Runs the job on a store of its own, whose disk is full from the moment when a file `fill` appears until `free` does.
 fn start(world: &World, job: &str) -> Proc {
@@ -73,4 +77,52 @@ fn a_job_that_ends_because_of_an_outage_is_run_again() {
     send(pid_in(&world.path("run")), Signal::TERM);
     assert_eq!(code(&process), 0);
     assert!(!process.text(Stream::Err).contains("killing:"), "{}", process.transcript());
+}
+
+/// Without room for the lease file no command starts, and the term is given back.
+#[test]
+fn a_full_disk_under_the_lease_file_is_a_clear_error() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process =
+        world.shell(&full("runtime/incumbent", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
+    let (status, out, err) = ended(&process);
+    assert_eq!((status, out.as_str()), (125, ""), "{err}");
+    assert!(
+        err.contains("error: the lease file cannot be made in") && err.contains("No space left"),
+        "{err}"
+    );
+    assert!(err.ends_with("released: billing\n"), "{err}");
+    assert_eq!(code(&world.run(&["--on=file:store", "--no-wait"], "exit 5")), 5, "it was given back");
+}
+
+#[test]
+fn a_state_directory_without_room_is_a_clear_error() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process = world.shell(&full("store", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
+    let (status, out, err) = ended(&process);
+    assert_eq!((status, out.as_str()), (125, ""), "{err}");
+    assert!(err.starts_with("error: ") && err.contains("No space left"), "{err}");
+}
+
+/// A script that runs `script` where `folder` is a small file system of its own, all of it used.
+fn full(folder: &str, script: &str) -> String {
+    let mount = format!("mkdir -p {folder}; mount -t tmpfs -o size=64k,nr_inodes=64 none {folder}");
+    let fill = format!("head -c 1M /dev/zero > {folder}/filler 2>/dev/null");
+    format!("exec unshare --map-root-user --mount sh -c '{mount}; {fill}; exec {script}'")
+}
+
+/// As root, in name spaces of its own, where root's folder is this test's alone.
+#[test]
+fn the_embedded_default_is_used_and_named() {
+    testkit::require(testkit::Capability::MountNs);
+    let world = World::new();
+    let process = world.shell(
+        "exec unshare --map-root-user --mount sh -c \
+         'mount -t tmpfs none /var/lib; exec \"$INCUMBENT\" run billing -- printenv INCUMBENT_ON'",
+    );
+    let (status, out, err) = ended(&process);
+    assert_eq!((status, out.as_str()), (0, "file:/var/lib/incumbent\n"), "{err}");
+    assert!(err.contains("excludes only processes on this machine that use /var/lib/incumbent"), "{err}");
 }
