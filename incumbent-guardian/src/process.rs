@@ -326,7 +326,11 @@ impl Guardian {
         if !self.main_reaped {
             let _ = kill_process_group(self.main, Signal::KILL);
         }
-        alive.extend(self.cgroup.iter().flat_map(Cgroup::pids));
+        if let Some(cgroup) = &self.cgroup {
+            // Again, since a process may have been moved in.
+            cgroup.kill();
+            alive.extend(cgroup.pids());
+        }
         alive.sort_unstable();
         alive.dedup();
         killing.next_sweep = clock::now() + killing.pause;
