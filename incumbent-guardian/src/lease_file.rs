@@ -16,7 +16,6 @@ use incumbent_core::lease_file::{
 };
 use incumbent_core::{BootInstant, ElectionName, FencingToken};
 use rustix::fs::{Access, FlockOperation, access, flock};
-use rustix::io::Errno;
 
 const EXTENSION: &str = "lease";
 
@@ -168,7 +167,7 @@ impl Drop for LeaseFileWriter {
 fn allocate(file: &File) -> io::Result<()> {
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, LEN as u64) {
         // A file system that cannot allocate ahead: writing the bytes is what posix_fallocate does there, too.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&[0; LEN], 0),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.write_all_at(&[0; LEN], 0),
         other => Ok(other?),
     }
 }
