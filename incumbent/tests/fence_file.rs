@@ -85,6 +85,10 @@ fn a_fence_that_cannot_be_written_admits_nobody() {
     let missing = FileFence::new(folder.path().join("no such folder/fence"));
     assert_eq!(missing.raise(&mark("a", 1)).unwrap_err().kind(), ErrorKind::NotFound);
 
+    // No place for locks, and it is everywhere.
+    let elsewhere = FileFence::new("/proc/fence").raise(&mark("a", 1)).unwrap_err();
+    assert_eq!(elsewhere.kind(), ErrorKind::InvalidConfig, "{elsewhere}");
+
     // What stands in the way of the new file is a folder; that holds for root too.
     let path = folder.path().join("fence");
     let fence = FileFence::new(&path);

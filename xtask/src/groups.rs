@@ -67,6 +67,12 @@ pub(crate) const GROUPS: &[Group] = &[
         steps: &[Step::Tests(|t| t.is_of("incumbent-conformance"))],
     },
     Group {
+        name: "billing",
+        about: "the example: ten replicas, one ledger",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("billing"))],
+    },
+    Group {
         name: "testkit",
         about: "what the tests themselves stand on",
         needs: &[],

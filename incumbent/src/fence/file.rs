@@ -10,6 +10,7 @@ use incumbent_core::{Admission, Authority, Error, ErrorKind, Fence, FencingToken
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::file::filesystem;
 use crate::clock;
 
 const FORMAT: u32 = 1;
@@ -19,7 +20,7 @@ const POLL_MAX: Duration = Duration::from_millis(50);
 /// A fence for files, and for whatever its users agree to touch only inside [`enter`](FileFence::enter).
 ///
 /// Beside the file at its path it keeps `PATH.lock`, which must not be removed while the fence is in use. All calls block the
-/// thread. Only on a local file system: locks of network file systems do not exclude reliably.
+/// thread. Only on a local file system: the locks of others are not known to exclude.
 ///
 /// ```
 /// # fn write_report(leadership: &incumbent::Leadership) -> incumbent::Result<()> {
@@ -73,7 +74,8 @@ impl FileFence {
     /// # Errors
     /// [`ErrorKind::Fenced`]: an older token, or another authority. [`ErrorKind::Unavailable`]: another writer is inside, and has
     /// been for all of the [`patience`](FileFence::patience); check the term, then try again. [`ErrorKind::Corrupt`],
-    /// [`ErrorKind::ReadOnly`], [`ErrorKind::NotFound`]: the fence's file cannot be used.
+    /// [`ErrorKind::ReadOnly`], [`ErrorKind::NotFound`]: the fence's file cannot be used. [`ErrorKind::InvalidConfig`]: its file
+    /// system cannot be trusted.
     pub fn enter(&self, mark: &HighWater) -> Result<Entered> {
         let lock = self.lock()?;
         let mut fence = Fence::new(self.stored()?);
@@ -114,6 +116,14 @@ impl FileFence {
     }
 
     fn lock(&self) -> Result<File> {
+        let folder = folder_of(&self.path);
+        if let Err(name) = filesystem::check(folder).map_err(|error| failed("examine", folder, error))? {
+            let message = format!(
+                "{} is on a file system ({name}) whose locks are not known to exclude; keep the fence on a local one",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        }
         let path = with_suffix(&self.path, ".lock");
         let give_up = clock::now() + self.patience;
         let mut pause = POLL_MIN;
@@ -169,8 +179,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         }
         file.sync_all()?;
         std::fs::rename(&beside, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(folder_of(path))?.sync_all()
     };
     write().map_err(|error| failed("write", path, error))
 }
@@ -212,6 +221,10 @@ fn is_at(file: &File, path: &Path) -> bool {
         (Ok(held), Ok(there)) => (held.dev(), held.ino()) == (there.dev(), there.ino()),
         _ => false,
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

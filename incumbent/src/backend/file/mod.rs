@@ -10,7 +10,7 @@
 mod changes;
 mod commit;
 mod failure;
-mod filesystem;
+pub(crate) mod filesystem;
 mod format;
 mod liveness;
 mod place;

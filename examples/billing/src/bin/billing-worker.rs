@@ -1,0 +1,63 @@
+//! One replica of the billing service.
+
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use billing::charge::{End, Error, charge};
+use billing::gate::Gate;
+use incumbent::blocking::{self, Shutdown};
+use incumbent::{ErrorKind, Settings, connect_with};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+const USAGE: &str = "usage: billing-worker [--unfenced] [--driven] LEDGER URL ID";
+
+fn main() -> Result<(), Error> {
+    let (mut fenced, mut gate, mut names) = (true, Gate { driven: false }, Vec::new());
+    for arg in std::env::args().skip(1) {
+        match arg.as_str() {
+            "--unfenced" => fenced = false,
+            "--driven" => gate.driven = true,
+            _ => names.push(arg),
+        }
+    }
+    let [ledger, url, id] = <[String; 3]>::try_from(names).map_err(|_| USAGE)?;
+    let ledger = PathBuf::from(ledger);
+
+    // Short, so that the example is over soon; `?ttl=` in the URL wins.
+    let settings = Settings { ttl: Duration::from_secs(2), ..Settings::default() };
+    let election = blocking::wait(connect_with(&url, settings))?.election("billing");
+    let end = blocking::run_until(election.candidate(id), &on_signal()?, |leadership| {
+        if let Some(token) = leadership.token() {
+            gate.say(format_args!("leading {token}"));
+        }
+        charge(&leadership, &ledger, fenced, gate).inspect_err(|error| {
+            let fenced = error
+                .downcast_ref()
+                .is_some_and(|error: &incumbent::Error| error.kind() == ErrorKind::Fenced);
+            gate.say(format_args!("{} {error}", if fenced { "refused" } else { "over" }));
+        })
+    })?;
+    match end.transpose()? {
+        Some(End::Done) => gate.say(format_args!("done")),
+        Some(End::Stopped) | None => gate.say(format_args!("stopped")),
+    }
+    Ok(())
+}
+
+/// The first signal lets the work finish its batch; the second ends the process.
+fn on_signal() -> io::Result<Shutdown> {
+    let shutdown = Shutdown::new();
+    let (begin, mut signals) = (shutdown.clone(), Signals::new([SIGINT, SIGTERM])?);
+    thread::spawn(move || {
+        for (nth, signal) in signals.forever().enumerate() {
+            match nth {
+                0 => begin.begin(),
+                _ => std::process::exit(128 + signal),
+            }
+        }
+    });
+    Ok(shutdown)
+}

@@ -1,0 +1,187 @@
+//! The examples as their users run them: real processes, on the file backend, stopped by real signals.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use testkit::{Proc, Signal};
+
+/// Generous: two cores may be shared with a build.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folder in which the examples lie. A test run builds them, but not one that was narrowed to this file: then they are built
+/// here if they are not there, or are older than their sources.
+fn examples() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let this = std::env::current_exe().expect("a test knows where it lies");
+        let profile = this.ancestors().nth(2).expect("in PROFILE/deps");
+        let folder = profile.join("examples");
+        let all = ["hello", "blocking", "axum_shutdown", "fenced_writer"];
+        if !all.iter().all(|name| is_fresh(&folder.join(name)).unwrap_or(false)) {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--examples"]);
+            cargo.args(profile.ends_with("release").then_some("--release"));
+            cargo.arg("--target-dir").arg(profile.parent().expect("in TARGET/PROFILE"));
+            assert!(cargo.status().is_ok_and(|status| status.success()), "the examples do not build");
+        }
+        folder
+    })
+}
+
+/// Whether a program is younger than all that cargo says it was built from.
+fn is_fresh(program: &Path) -> std::io::Result<bool> {
+    let built = program.metadata()?.modified()?;
+    let sources = std::fs::read_to_string(program.with_extension("d"))?;
+    for source in sources.split_whitespace().skip(1) {
+        if std::fs::metadata(source)?.modified()? > built {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn command(name: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(examples().join(name));
+    command.args(args);
+    command
+}
+
+/// A state directory of its own, and the URL that names it.
+fn state(ttl: &str) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    let url = format!("file:{}?ttl={ttl}", folder.path().join("state").display());
+    (folder, url)
+}
+
+#[track_caller]
+fn says(process: &Proc, words: &str) -> String {
+    process.wait_line(|line| line.contains(words), PATIENCE).text
+}
+
+fn said(process: &Proc, words: &str) -> bool {
+    process.lines().iter().any(|line| line.text.contains(words))
+}
+
+#[test]
+fn hello_leads_once_and_hands_over_on_ctrl_c() {
+    let (_folder, url) = state("15s");
+    let first = Proc::spawn(command("hello", &[&url]));
+    says(&first, " leads, with token");
+    let second = Proc::spawn(command("hello", &[&url]));
+    says(&second, "stands for election");
+    thread::sleep(Duration::from_millis(500));
+    assert!(!said(&second, " leads"), "one at a time; {}", second.transcript());
+    first.signal(Signal::INT);
+    assert!(first.wait(PATIENCE).success(), "{}", first.transcript());
+    assert!(said(&first, "is done"));
+    says(&second, " leads, with token");
+    second.signal(Signal::INT);
+    assert!(second.wait(PATIENCE).success(), "{}", second.transcript());
+}
+
+#[test]
+fn blocking_goes_on_where_a_killed_leader_was() {
+    let (_folder, url) = state("2s");
+    let first = Proc::spawn(command("blocking", &[&url]));
+    says(&first, "leading; 0 were counted before");
+    thread::sleep(Duration::from_millis(600));
+    first.signal(Signal::TERM);
+    assert!(first.wait(PATIENCE).success(), "{}", first.transcript());
+    let done = says(&first, "stand in the checkpoint");
+    let counted = done.split(&[' ', ';'][..]).find_map(|word| word.parse::<u64>().ok()).unwrap();
+    assert!(counted > 0, "{done}");
+
+    let second = Proc::spawn(command("blocking", &[&url]));
+    says(&second, &format!("leading; {counted} were counted before"));
+    second.signal(Signal::KILL);
+    let third = Proc::spawn(command("blocking", &[&url]));
+    let line = says(&third, "leading; ");
+    let before: u64 = line.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(before >= counted, "{line}");
+    third.signal(Signal::INT);
+    assert!(third.wait(PATIENCE).success(), "{}", third.transcript());
+}
+
+#[test]
+fn axum_finishes_the_request_that_is_under_way_before_another_serves() {
+    let (_folder, url) = state("15s");
+    let port = testkit::Port::reserve();
+    let address = port.addr().to_string();
+    let first = Proc::spawn(command("axum_shutdown", &[&url, &address]));
+    says(&first, "serving at");
+    let second = Proc::spawn(command("axum_shutdown", &[&url, &address]));
+    says(&second, "standing for election");
+    let served_first = get(&address, "/");
+    let slow = thread::spawn({
+        let address = address.clone();
+        move || get(&address, "/slow")
+    });
+    thread::sleep(Duration::from_millis(300));
+    first.signal(Signal::TERM);
+    says(&first, "no new requests: Shutdown");
+    assert!(slow.join().unwrap().ends_with("finished\n"), "the request that was under way has its answer");
+    assert!(first.wait(PATIENCE).success(), "{}", first.transcript());
+    says(&second, "serving at");
+    assert_ne!(get(&address, "/"), served_first, "another term, another token");
+    second.signal(Signal::TERM);
+    assert!(second.wait(PATIENCE).success(), "{}", second.transcript());
+}
+
+/// The whole answer to one request.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("somebody serves");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer
+}
+
+/// The leader is frozen where it waits for its next line, past its lease; woken, it writes without another check.
+#[test]
+fn a_fenced_writer_that_wakes_up_under_another_leader_is_refused() {
+    // A process that is frozen inside a commit of the file backend stops the election itself; then once more.
+    assert!((0..5).any(|_| a_frozen_writer_is_refused()), "nobody ever took over from a frozen leader");
+}
+
+/// False if nobody took over.
+fn a_frozen_writer_is_refused() -> bool {
+    let (folder, url) = state("2s");
+    let file = folder.path().join("report");
+    let writer = || {
+        let mut writer = Command::new(examples().join("fenced_writer"));
+        writer.arg(&file).arg(&url);
+        let mut writer = Proc::spawn_with_stdin(writer);
+        let stdin = writer.stdin().expect("a pipe was asked for");
+        (writer, stdin)
+    };
+    let (first, mut to_first) = writer();
+    writeln!(to_first, "from the first").expect("it reads");
+    says(&first, "wrote \"from the first\"");
+    first.signal(Signal::STOP);
+
+    let (second, mut to_second) = writer();
+    if !testkit::wait_until(Duration::from_secs(15), || said(&second, "leading with token")) {
+        return false;
+    }
+    writeln!(to_second, "from the second").expect("it reads");
+    says(&second, "wrote \"from the second\"");
+    writeln!(to_first, "too late").expect("it will read");
+    first.signal(Signal::CONT);
+    says(&first, "refused: token ");
+    assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("from the second"));
+    assert!(!said(&first, "wrote \"too late\""), "{}", first.transcript());
+
+    // End of input: the work is complete, and the process with it.
+    drop(to_second);
+    assert!(second.wait(PATIENCE).success(), "{}", second.transcript());
+    assert!(said(&second, "done"));
+    true
+}
