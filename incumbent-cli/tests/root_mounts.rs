@@ -11,26 +11,26 @@ use testkit::{Capability, Proc, Signal, Stream};
 use harness::{SOON, World, code, ended, pid_in, send};
 
 /// Runs the job on a store of its own, whose disk is full from the moment when a file `fill` appears until `free` does.
-fn start(world: &World, job: &str) -> Proc {
+fn start(world: &World, job: &str, ttl: &str) -> Proc {
     testkit::require(Capability::MountNs);
     let script = r#"
         mkdir store; mount -t tmpfs -o size=256k none store
-        "$INCUMBENT" run billing --on=file:store --ttl=3s -- sh job & echo $! > run
+        "$INCUMBENT" run billing --on=file:store --ttl=$TTL -- sh job & echo $! > run
         until [ -e fill ]; do sleep 0.05; done; cat /dev/zero > store/filler 2>/dev/null
         until [ -e free ]; do sleep 0.05; done; rm store/filler
         wait $!"#;
     std::fs::write(world.path("script"), script).expect("a file");
     std::fs::write(world.path("job"), job).expect("a file");
-    world.shell("exec unshare --map-root-user --mount sh script")
+    world.shell(&format!("TTL={ttl} exec unshare --map-root-user --mount sh script"))
 }
 
 /// The disk under the store is full for a while: nothing can be renewed.
 #[test]
 fn a_job_that_does_not_listen_is_dead_before_its_lease_is() {
     let world = World::new();
-    let job = r#"trap "echo told" TERM; echo "leading $INCUMBENT_TOKEN"
-        while :; do "$INCUMBENT" check 2>/dev/null && echo good || echo over; sleep 0.05; done"#;
-    let process = start(&world, job);
+    let job =
+        r#"trap "echo told" TERM; echo "leading $INCUMBENT_TOKEN"; while :; do echo step; sleep 0.05; done"#;
+    let process = start(&world, job, "10s");
     let leading = |line: &str| line.starts_with("leading ");
     process.wait_line(leading, SOON);
 
@@ -39,15 +39,15 @@ fn a_job_that_does_not_listen_is_dead_before_its_lease_is() {
         |line| line.starts_with("warning: ") && line.contains("the term is good for another"),
         SOON,
     );
-    process.wait_line(
-        |line| line.starts_with("stopping: the lease of billing could not be renewed; sh has "),
-        SOON,
-    );
+    let told = "stopping: the lease of billing could not be renewed; sh has ";
+    let stopping = process.wait_line(|line| line.starts_with(told), SOON);
     process.wait_line(|line| line == "told", SOON);
-    process.wait_line(|line| line.starts_with("killing: the term of billing is over"), SOON);
+    process.wait_line(|line| line.starts_with("killing: "), SOON);
     process.wait_line(|line| line == "ended: sh was ended by SIGKILL", SOON);
-    let out = process.text(Stream::Out);
-    assert!(!out.contains("over"), "the job outlived its term: {}", process.transcript());
+    // Told 2.5 s before the deadline, which is 1 s before the end of the lease: then a successor may begin.
+    let lease_end = stopping.at + Duration::from_millis(3500);
+    let last_step = process.lines().into_iter().rfind(|line| line.text == "step").expect("a step");
+    assert!(last_step.at < lease_end, "the job outlived its lease: {}", process.transcript());
 
     // After the first term nothing is fatal: it waits until the store is there again.
     std::fs::write(world.path("free"), "").expect("a file");
@@ -67,7 +67,7 @@ fn a_job_that_does_not_listen_is_dead_before_its_lease_is() {
 fn a_job_that_ends_because_of_an_outage_is_run_again() {
     let world = World::new();
     let job = r#"trap "exit 0" TERM; echo "leading $INCUMBENT_TOKEN"; while :; do sleep 0.05; done"#;
-    let process = start(&world, job);
+    let process = start(&world, job, "10s");
     let leading = |line: &str| line.starts_with("leading ");
     process.wait_line(leading, SOON);
     std::fs::write(world.path("fill"), "").expect("a file");

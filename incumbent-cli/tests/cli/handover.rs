@@ -8,7 +8,7 @@ const ON: &str = "--on=file:store";
 const JOB: &str = "echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
 
 fn candidate(world: &World, id: &str) -> Proc {
-    world.run(&[ON, &format!("--id={id}"), "--ttl=3s", &format!("--advertise={id}:80")], JOB)
+    world.run(&[ON, &format!("--id={id}"), "--ttl=6s", &format!("--advertise={id}:80")], JOB)
 }
 
 #[track_caller]

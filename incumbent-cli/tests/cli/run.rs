@@ -147,8 +147,8 @@ fn a_stderr_that_nobody_reads_blocks_nothing() {
     // The pipe is full before anything is told, and stays so: head writes what it holds, or hangs because it holds less.
     let process = world.shell(
         "mkfifo full; exec 3<>full; timeout 3 head -c 65536 /dev/zero >&3; \
-         exec \"$INCUMBENT\" run billing --on=file:store --ttl=2s -vv -- \
-         sh -c 'sleep 5; \"$INCUMBENT\" check && echo good > verdict' 2>&3",
+         exec \"$INCUMBENT\" run billing --on=file:store --ttl=4s -vv -- \
+         sh -c 'sleep 8; \"$INCUMBENT\" check && echo good > verdict' 2>&3",
     );
     assert!(testkit::wait_until(SOON, || world.read("verdict") == "good\n"), "the term was lost");
     assert_eq!(code(&process), 0);

@@ -39,8 +39,8 @@ fn the_first_signal_lets_the_command_finish() {
 #[test]
 fn a_command_that_drains_for_longer_than_the_ttl_keeps_its_term() {
     let world = World::new();
-    let script = "trap 'sleep 5; \"$INCUMBENT\" check && echo still good; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-    let process = world.run(&["--on=file:store", "--ttl=3s"], script);
+    let script = "trap 'sleep 7; \"$INCUMBENT\" check && echo still good; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let process = world.run(&["--on=file:store", "--ttl=4s"], script);
     wait_for_job(&process);
     process.signal(Signal::TERM);
     let (code, out, err) = ended(&process);

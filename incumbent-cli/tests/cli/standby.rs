@@ -59,11 +59,11 @@ fn a_standby_takes_over_from_a_leader_that_is_told_to_stop() {
 #[test]
 fn nobody_leads_while_the_old_job_drains() {
     let world = World::new();
-    let script = "exec 9>>only; flock -n 9 || exit 99; trap 'sleep 4; echo drained; exit 0' TERM; echo ready; \
+    let script = "exec 9>>only; flock -n 9 || exit 99; trap 'sleep 7; echo drained; exit 0' TERM; echo ready; \
                   while :; do sleep 0.05; done";
-    let a = world.run(&["--on=file:store", "--id=a", "--ttl=2s"], script);
+    let a = world.run(&["--on=file:store", "--id=a", "--ttl=4s"], script);
     a.wait_line(|line| line == "ready", SOON);
-    let b = candidate(&world, "b", &["--ttl=2s"]);
+    let b = candidate(&world, "b", &["--ttl=4s"]);
     wait_standby(&b);
     a.signal(Signal::TERM);
     token(&b);
