@@ -7,7 +7,7 @@ use testkit::{Signal, now, run_dir};
 use crate::process::{Candidate, url};
 
 /// So long that no hand-over in time can come from its end.
-const LONG: Duration = Duration::from_secs(300);
+const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(1500);
 
 #[test]

@@ -48,11 +48,9 @@ impl Commit {
         let path = format::record_path(dir, &self.key);
         let Some(lock) = Lock::try_take(dir, &self.key.election)? else { return Ok(Outcome::Busy) };
         let there = format::read(&path, &self.key.election)?;
-        let same = |a: &Stored, b: &Stored| a.version == b.version && a.token == b.token;
-        match (&there, &self.expected) {
-            (None, None) => {}
-            (Some(there), Some(expected)) if same(there, expected) => {}
-            _ => return Ok(Outcome::Conflict),
+        // The body too: an editor does not raise the version.
+        if there != self.expected {
+            return Ok(Outcome::Conflict);
         }
         let (version, token) = self.next(there.as_ref())?;
         let bytes = format::encode(&self.key.election, version, token, &self.body)?;

@@ -28,6 +28,7 @@ use incumbent_core::{
     Settings, Stored, Swapped,
 };
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::backend::record::RecordBackend;
 use crate::backend::signals::Signals;
@@ -81,7 +82,8 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     Ok(Box::new(move || {
         let authority = place::prepare(&dir)?;
         let signals = Arc::new(Signals::default());
-        tokio::spawn(changes::follow(dir.clone(), signals.clone()));
+        let mut news = JoinSet::new();
+        news.spawn(changes::follow(dir.clone(), signals.clone()));
         let disk = Arc::new(Disk {
             dir,
             authority: Mutex::new(authority),
@@ -93,6 +95,7 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
         Ok(Arc::new(RecordBackend::new(FileStore {
             disk,
             signals,
+            _news: news,
             jobs,
             patience,
             guarantees: guarantees(),
@@ -104,6 +107,8 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
 struct FileStore {
     disk: Arc<Disk>,
     signals: Arc<Signals>,
+    /// What sends the signals; ends with the store.
+    _news: JoinSet<()>,
     jobs: Arc<Semaphore>,
     patience: Duration,
     guarantees: Guarantees,
