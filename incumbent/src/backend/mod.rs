@@ -34,6 +34,13 @@ type Open = fn(&StoreUrl, &Settings) -> Result<Factory>;
 /// Every backend, in the order of the tables.
 pub static REGISTRY: &[Scheme] = &[
     Scheme {
+        name: file::SCHEME,
+        feature: None,
+        example: "file:/var/lib/incumbent",
+        guarantees: Some(file::guarantees),
+        open: Some(file::open),
+    },
+    Scheme {
         name: "etcd",
         feature: Some("etcd"),
         example: "etcd://127.0.0.1:2379",
@@ -45,13 +52,6 @@ pub static REGISTRY: &[Scheme] = &[
         open: Some(etcd::open),
         #[cfg(not(feature = "etcd"))]
         open: None,
-    },
-    Scheme {
-        name: "file",
-        feature: None,
-        example: "file:/var/lib/incumbent",
-        guarantees: Some(file::guarantees),
-        open: Some(file::open),
     },
     Scheme {
         name: "memory",

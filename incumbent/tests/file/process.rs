@@ -1,7 +1,9 @@
 //! A candidate in a process of its own: this test program once more, which then does nothing but stand for election.
 //!
-//! It prints what happens to it line by line, and obeys what it reads: `check`, `resign`, `stop`.
+//! It prints what happens to it line by line, and obeys what it reads: `check` whether the term is valid, `share` the
+//! liveness lock with a child, `resign`, `stop`.
 
+use std::fs::File;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{ChildStdin, Command};
@@ -9,13 +11,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use incumbent::{BootInstant, CampaignEvent, Leadership, StopReason};
-use testkit::{Line, Proc};
+use testkit::{Line, Proc, Signal};
 
 const URL: &str = "INCUMBENT_TEST_CANDIDATE_URL";
+/// If it is set, the candidate becomes this user first.
+pub(crate) const UID: &str = "INCUMBENT_TEST_CANDIDATE_UID";
+/// A URL for which it only says where state is kept by default.
+pub(crate) const WHERE: &str = "where";
 const ID: &str = "INCUMBENT_TEST_CANDIDATE_ID";
 
 /// Longer than anything takes on a machine that is not broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A ttl so long that what happens in half of it did not wait for it.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// A ttl that can be waited for.
+pub(crate) const SHORT: Duration = Duration::from_millis(1500);
 
 /// A candidate that runs.
 pub(crate) struct Candidate {
@@ -43,9 +54,24 @@ impl Candidate {
         Candidate { proc, stdin }
     }
 
-    /// The arguments that make this test program the candidate `id`, for a program that executes them.
+    /// Gives it an order.
     pub(crate) fn tell(&mut self, order: &str) {
         writeln!(self.stdin, "{order}").unwrap();
+    }
+
+    /// Freezes it, but not inside a commit: then its election would wait for it.
+    pub(crate) fn freeze(&self, dir: &Path) {
+        loop {
+            self.proc.signal(Signal::STOP);
+            // A stop takes effect when the last thread has come back from the kernel.
+            std::thread::sleep(Duration::from_millis(50));
+            let locks = ["billing.lock", "billing.record"].map(|name| dir.join(name));
+            if locks.iter().all(|lock| File::open(lock).is_ok_and(|lock| lock.try_lock_shared().is_ok())) {
+                return;
+            }
+            self.proc.signal(Signal::CONT);
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Waits until it has won its `nth` term, and returns when it said so and the token.
@@ -71,6 +97,17 @@ impl Candidate {
 #[test]
 fn candidate_process() {
     let (Ok(url), Ok(id)) = (std::env::var(URL), std::env::var(ID)) else { return };
+    if let Ok(uid) = std::env::var(UID) {
+        // Of this thread, and of those that it starts.
+        let uid = rustix::thread::Uid::from_raw(uid.parse().unwrap());
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    }
+    if url == WHERE {
+        return match incumbent::default_state_dir() {
+            Ok(dir) => say(&format!("place {}", dir.display())),
+            Err(error) => say(&format!("refused {:?} {error}", error.kind())),
+        };
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(stand(&url, &id));
 }
@@ -86,11 +123,12 @@ async fn stand(url: &str, id: &str) {
     let checked = term.clone();
     std::thread::spawn(move || {
         for order in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if order == "check" {
-                let valid = checked.lock().unwrap().as_ref().is_some_and(Leadership::is_valid);
-                say(if valid { "check valid" } else { "check over" });
-            } else {
-                let _ = orders.send(order);
+            let term = checked.lock().unwrap().clone();
+            match (order.as_str(), term) {
+                ("check", Some(term)) if term.is_valid() => say("check valid"),
+                ("check", _) => say("check over"),
+                ("share", Some(term)) => share(&term),
+                _ => drop(orders.send(order)),
             }
         }
     });
@@ -104,8 +142,8 @@ async fn stand(url: &str, id: &str) {
         };
         match event {
             Some(CampaignEvent::Elected(leadership)) => {
+                *term.lock().unwrap() = Some(leadership.clone());
                 say(&format!("elected {}", leadership.token().unwrap()));
-                *term.lock().unwrap() = Some(leadership);
             }
             Some(CampaignEvent::Stopping { reason, .. }) => {
                 say(&format!("stopping {reason:?}"));
@@ -126,6 +164,14 @@ async fn stand(url: &str, id: &str) {
             None => return,
         }
     }
+}
+
+/// Starts a child that inherits the liveness lock, as a leader's work does.
+fn share(term: &Leadership) {
+    let lock = term.liveness_fd().unwrap().unwrap();
+    rustix::io::fcntl_setfd(&lock, rustix::io::FdFlags::empty()).unwrap();
+    let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    say(&format!("shared with {}", child.id()));
 }
 
 fn say(line: &str) {

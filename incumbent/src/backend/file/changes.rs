@@ -116,7 +116,7 @@ mod linux {
                     });
                 }
             }
-            None => {}
+            Some(Named::New) | None => {}
         }
         true
     }

@@ -1,18 +1,21 @@
-//! The compare-and-swap of a record, under the election's lock file.
+//! The compare-and-swap of a record, under two locks: the election's lock file, and the record itself.
 //!
-//! The lock is `flock`, never a POSIX lock, which any close of the file would drop. It excludes as long as everyone locks
-//! the same file, so a commit counts only if the path named the locked file before *and after* the new record was put
-//! into its place: whoever locks a file that took its place later reads what was put there.
+//! Either would do if nobody ever touched the files by hand. The lock file alone excludes nobody while someone replaces
+//! it; the record alone does not while someone deletes it. Both are `flock`, never a POSIX lock, which any close of the
+//! file would drop, and count only while the path still names the locked file.
+//!
+//! What takes long, writing and flushing, is done before and after: a process that is frozen while it holds the locks stops
+//! the election, so it holds them for one rename.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use incumbent_core::record::{RecordKey, TokenRule};
-use incumbent_core::{ElectionName, Error, ErrorKind, Result, Stored};
+use incumbent_core::{Result, Stored};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
@@ -35,67 +38,80 @@ pub(super) enum Outcome {
     Done { version: u64, token: u64 },
     /// Something else stands there; nothing was written.
     Conflict,
-    /// Another is writing, or the lock file was replaced; nothing was written.
+    /// Another is writing; nothing was written.
     Busy,
 }
 
 impl Commit {
-    /// Tries once; never waits for the lock. Writes nothing once nobody waits for the outcome any more.
+    /// Tries once; never waits for a lock. Writes nothing once nobody waits for the outcome any more.
     ///
     /// # Errors
-    /// [ambiguous](Error::is_ambiguous) if the record may have been written.
+    /// [ambiguous](incumbent_core::Error::is_ambiguous) if the record was written and may not last.
     pub(super) fn run(&self, dir: &Path, cancelled: &AtomicBool) -> Result<Outcome> {
-        let path = format::record_path(dir, &self.key);
-        let Some(lock) = Lock::try_take(dir, &self.key.election)? else { return Ok(Outcome::Busy) };
-        let there = format::read(&path, &self.key.election)?;
-        // The body too: an editor does not raise the version.
-        if there != self.expected {
-            return Ok(Outcome::Conflict);
+        // A look ahead: of many who want the same, all but one write nothing.
+        if let Err(why_not) = self.lock(dir)? {
+            return Ok(why_not);
         }
-        let (version, token) = self.next(there.as_ref())?;
+        let (version, token) = self.next()?;
         let bytes = format::encode(&self.key.election, version, token, &self.body)?;
-        let new = format::new_path(dir, &self.key.election, lock.inode());
-        let written = write(&new, &bytes).and_then(|file| {
-            // A note must not be lost to a write that nobody confirmed. For the election's own record one flush for
-            // both is enough: what a power cut may leave half written belongs to processes that it killed.
-            if self.key.note.is_some() {
-                file.sync_all()?;
-            }
-            Ok(file)
-        });
-        let given_up = cancelled.load(Ordering::Relaxed) || !lock.is_in_place()?;
-        let file = match written {
-            Ok(file) if !given_up => file,
-            other => {
-                let _ = fs::remove_file(&new);
-                return other.map(|_| Outcome::Busy).map_err(|error| failure("write", &new, error));
-            }
-        };
-        fs::rename(&new, &path).map_err(|error| failure("replace", &path, error))?;
-        let ambiguous = |error: Error| error.ambiguous(true);
-        if !lock.is_in_place().map_err(ambiguous)? {
-            return Err(ambiguous(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "{} was replaced during a commit",
-                    format::lock_path(dir, &self.key.election).display()
-                ),
-            )));
+        let mut new = NewFile::write(format::new_path(dir, &self.key.election)?, &bytes)?;
+        // A note must not be lost to a write that nobody confirmed. For the election's own record one flush afterwards
+        // is enough: what a power cut may leave half written belongs to processes that it killed.
+        if self.key.note.is_some() {
+            new.file.sync_all().map_err(|error| failure("flush", &new.path, error))?;
         }
-        flush(&file, dir).map_err(|error| ambiguous(failure("flush", &path, error)))?;
+        let locks = match self.lock(dir)? {
+            Ok(_) if cancelled.load(Ordering::Relaxed) => return Ok(Outcome::Busy),
+            Ok(locks) => locks,
+            Err(why_not) => return Ok(why_not),
+        };
+        let path = format::record_path(dir, &self.key);
+        if !new.place(&path, self.expected.is_some())? {
+            return Ok(Outcome::Busy);
+        }
+        // Whoever builds on this record before it is durable dies in the same power cut.
+        drop(locks);
+        flush(&new.file, dir).map_err(|error| failure("flush", &path, error).ambiguous(true))?;
         Ok(Outcome::Done { version, token })
     }
 
-    fn next(&self, there: Option<&Stored>) -> Result<(u64, u64)> {
-        let old = there.map_or(0, |stored| stored.token);
+    /// Locks what stands there, if it is what is expected.
+    fn lock(&self, dir: &Path) -> Result<Result<(Lock, Option<Lock>), Outcome>> {
+        // Read-only, so that closing it is no news to those who watch the directory.
+        let path = format::lock_path(dir, &self.key.election);
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|error| failure("lock", &path, error))?);
+        let Some(election) = Lock::try_take(file, &path)? else { return Ok(Err(Outcome::Busy)) };
+        let path = format::record_path(dir, &self.key);
+        let record = match format::open(&path) {
+            Ok(file) => match Lock::try_take(file, &path)? {
+                Some(lock) => Some(lock),
+                None => return Ok(Err(Outcome::Busy)),
+            },
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(failure("lock", &path, error)),
+        };
+        let there = record.as_ref().map(|lock| format::read_file(&lock.0, &path, &self.key.election));
+        // The body too: an editor does not raise the version.
+        if there.transpose()? == self.expected {
+            Ok(Ok((election, record)))
+        } else {
+            Ok(Err(Outcome::Conflict))
+        }
+    }
+
+    fn next(&self) -> Result<(u64, u64)> {
+        let old = self.expected.as_ref();
+        let token = old.map_or(0, |stored| stored.token);
         let token = match self.token {
-            TokenRule::Keep => old,
-            TokenRule::Raise => old.saturating_add(1).max(clock::unix_us().unwrap_or(0)),
+            TokenRule::Keep => token,
+            TokenRule::Raise => token.saturating_add(1).max(clock::unix_us().unwrap_or(0)),
             TokenRule::Set(token) => token.0,
         };
         // A record that was removed and made again must not meet a version of its earlier life. 53 bits: every reader
         // of JSON keeps them exactly.
-        let version = match there {
+        let version = match old {
             Some(stored) if stored.version < 1 << 53 => stored.version + 1,
             _ => format::random()? >> 11,
         };
@@ -103,11 +119,83 @@ impl Commit {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
-    file.write_all(bytes)?;
-    Ok(file)
+/// A lock on a file that its path names.
+struct Lock(File);
+
+impl Lock {
+    /// `None` if another holds it, or the path does not name the file any more.
+    fn try_take(file: File, path: &Path) -> Result<Option<Lock>> {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(failure("lock", path, error)),
+        }
+        let lock = Lock(file);
+        let named = lock.0.metadata().and_then(|locked| match fs::symlink_metadata(path) {
+            Ok(there) => Ok(there.dev() == locked.dev() && there.ino() == locked.ino()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        });
+        match named {
+            Ok(named) => Ok(named.then_some(lock)),
+            Err(error) => Err(failure("examine", path, error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Not merely closed: a process that was forked meanwhile shares the lock until it executes something.
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// A file that is to take a record's place. Locked while it does not, so that a sweeper can tell it from what a dead process
+/// has left; removed if it never does.
+struct NewFile {
+    file: File,
+    path: PathBuf,
+    placed: bool,
+}
+
+impl NewFile {
+    fn write(path: PathBuf, bytes: &[u8]) -> Result<NewFile> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(error) => return Err(failure("write", &path, error)),
+        };
+        let mut new = NewFile { file, path, placed: false };
+        // If a sweeper was faster, the file is gone when it is needed, and the commit is tried again.
+        let _ = flock(&new.file, FlockOperation::NonBlockingLockExclusive);
+        match new.file.write_all(bytes) {
+            Ok(()) => Ok(new),
+            Err(error) => Err(failure("write", &new.path, error)),
+        }
+    }
+
+    /// Puts it where the record is or, if there is none, is not. False if somebody has made or removed one by hand.
+    fn place(&mut self, path: &Path, replace: bool) -> Result<bool> {
+        // From now on it is the record, which others lock.
+        flock(&self.file, FlockOperation::Unlock).map_err(|error| failure("unlock", &self.path, error))?;
+        let placed = if replace { fs::rename(&self.path, path) } else { fs::hard_link(&self.path, path) };
+        self.placed = replace && placed.is_ok();
+        match placed {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
+                Ok(false)
+            }
+            Err(error) => Err(failure("replace", path, error)),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.placed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Makes the file and its name durable, at the same time: on a journalling file system both wait for one commit.
@@ -118,52 +206,4 @@ fn flush(file: &File, dir: &Path) -> io::Result<()> {
         file.sync_all()?;
         name.join().unwrap_or_else(|_| Err(io::Error::other("the flush panicked")))
     })
-}
-
-/// The election's lock, held.
-struct Lock<'a> {
-    file: File,
-    metadata: Metadata,
-    dir: &'a Path,
-    election: &'a ElectionName,
-}
-
-impl<'a> Lock<'a> {
-    fn try_take(dir: &'a Path, election: &'a ElectionName) -> Result<Option<Lock<'a>>> {
-        let path = format::lock_path(dir, election);
-        let failed = |error: io::Error| failure("lock", &path, error);
-        // Read-only, so that closing it is no news to those who watch the directory.
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(file.map_err(|error| failed(error.into()))?);
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(failed(error.into())),
-        }
-        let metadata = file.metadata().map_err(failed)?;
-        let lock = Lock { file, metadata, dir, election };
-        Ok(lock.is_in_place()?.then_some(lock))
-    }
-
-    fn inode(&self) -> u64 {
-        self.metadata.ino()
-    }
-
-    /// Whether everyone else who locks meets this very file.
-    fn is_in_place(&self) -> Result<bool> {
-        let path = format::lock_path(self.dir, self.election);
-        match fs::symlink_metadata(&path) {
-            Ok(there) => Ok(there.dev() == self.metadata.dev() && there.ino() == self.metadata.ino()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failure("examine", &path, error)),
-        }
-    }
-}
-
-impl Drop for Lock<'_> {
-    /// Not merely closed: a process that was forked meanwhile shares the lock until it executes something.
-    fn drop(&mut self) {
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
 }

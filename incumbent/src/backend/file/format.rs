@@ -40,9 +40,9 @@ pub(super) fn lock_path(dir: &Path, election: &ElectionName) -> PathBuf {
     dir.join(format!("{election}.lock"))
 }
 
-/// What is being written under the lock file with this inode: if someone replaces the lock file, two can be at it.
-pub(super) fn new_path(dir: &Path, election: &ElectionName, lock: u64) -> PathBuf {
-    dir.join(format!("{election}.{lock}.new"))
+/// What is to become a record or a note.
+pub(super) fn new_path(dir: &Path, election: &ElectionName) -> Result<PathBuf> {
+    Ok(dir.join(format!("{election}.{:016x}.new", random()?)))
 }
 
 pub(super) fn alive_path(dir: &Path, election: &ElectionName, nonce: Nonce) -> PathBuf {
@@ -56,6 +56,8 @@ pub(super) enum Named<'a> {
     Record(&'a str),
     /// A campaign's liveness lock.
     Alive(&'a str, Nonce),
+    /// What is to become a record.
+    New,
 }
 
 impl<'a> Named<'a> {
@@ -66,6 +68,7 @@ impl<'a> Named<'a> {
                 let (election, nonce) = rest.rsplit_once('.')?;
                 Some(Named::Alive(election, nonce.parse().ok()?))
             }
+            (_, "new") => Some(Named::New),
             _ => None,
         }
     }
@@ -88,22 +91,26 @@ pub(super) fn encode(election: &ElectionName, version: u64, token: u64, body: &[
 
 /// Reads a record or note whole. What has no header gets a version that stands for its bytes.
 pub(super) fn read(path: &Path, election: &ElectionName) -> Result<Option<Stored>> {
-    let file = match open(path) {
-        Ok(file) => file,
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failure("read", path, error)),
-    };
+    match open(path) {
+        Ok(file) => read_file(&file, path, election).map(Some),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(failure("read", path, error)),
+    }
+}
+
+/// As [`read`], from the file that was opened under `path`.
+pub(super) fn read_file(file: &File, path: &Path, election: &ElectionName) -> Result<Stored> {
     let mut bytes = Vec::new();
     let read = |bytes: &mut Vec<u8>| -> io::Result<u64> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::other("it is not a plain file; remove it"));
         }
-        (&file).take(LENGTH_MAX).read_to_end(bytes)?;
+        file.take(LENGTH_MAX).read_to_end(bytes)?;
         Ok(fingerprint(bytes, &metadata))
     };
     let fingerprint = read(&mut bytes).map_err(|error| failure("read", path, error))?;
-    decode(path, election, bytes, fingerprint).map(Some)
+    decode(path, election, bytes, fingerprint)
 }
 
 fn decode(path: &Path, election: &ElectionName, mut bytes: Vec<u8>, fingerprint: u64) -> Result<Stored> {
@@ -178,7 +185,9 @@ mod tests {
             let path = alive_path(dir, &name(election), nonce);
             assert_eq!(Named::parse(path.to_str().unwrap()), Some(Named::Alive(election, nonce)));
         }
-        for other in ["authority", "a.lock", "a.123.new", "a.alive", "a.7.alive", "a.checkpoint"] {
+        let new = new_path(dir, &name("a")).unwrap();
+        assert_eq!(Named::parse(new.to_str().unwrap()), Some(Named::New));
+        for other in ["authority", "a.lock", "a.alive", "a.7.alive", "a.checkpoint"] {
             assert_eq!(Named::parse(other), None, "{other}");
         }
     }

@@ -129,32 +129,43 @@ pub(super) fn is_gone(dir: &Path, election: &ElectionName, holder: &Holder, boot
 /// The campaigns of one election that hold their lock. What the dead left behind is swept.
 pub(super) fn candidates(dir: &Path, election: &ElectionName) -> Result<Vec<Contender>> {
     let mut candidates = Vec::new();
-    each(dir, |of, nonce, path| {
-        if of == election.as_str() && !sweep(dir, election, nonce, path) {
-            candidates.extend(contender(path));
+    for path in files(dir)? {
+        if let Some(Named::Alive(of, nonce)) = named(&path)
+            && of == election.as_str()
+            && !sweep(dir, election, nonce, &path)
+        {
+            candidates.extend(contender(&path));
         }
-    })?;
+    }
     candidates.sort_by(|a: &Contender, b| (&a.id, a.nonce).cmp(&(&b.id, b.nonce)));
     Ok(candidates)
 }
 
 /// Removes what the dead of all elections left behind.
 pub(super) fn sweep_all(dir: &Path) -> Result<()> {
-    each(dir, |election, nonce, path| {
-        if let Ok(election) = ElectionName::new(election) {
-            sweep(dir, &election, nonce, path);
-        }
-    })
-}
-
-fn each(dir: &Path, mut visit: impl FnMut(&str, Nonce, &Path)) -> Result<()> {
-    let entries = fs::read_dir(dir).map_err(|error| failure("list", dir, error))?;
-    for entry in entries.flatten() {
-        if let Some(Named::Alive(election, nonce)) = entry.file_name().to_str().and_then(Named::parse) {
-            visit(election, nonce, &entry.path());
+    for path in files(dir)? {
+        match named(&path) {
+            Some(Named::Alive(election, nonce)) => {
+                if let Ok(election) = ElectionName::new(election) {
+                    sweep(dir, &election, nonce, &path);
+                }
+            }
+            Some(Named::New) if matches!(probe(&path), Ok((_, true))) => {
+                let _ = fs::remove_file(&path);
+            }
+            _ => {}
         }
     }
     Ok(())
+}
+
+fn files(dir: &Path) -> Result<impl Iterator<Item = PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(|error| failure("list", dir, error))?;
+    Ok(entries.flatten().map(|entry| entry.path()))
+}
+
+fn named(path: &Path) -> Option<Named<'_>> {
+    path.file_name()?.to_str().and_then(Named::parse)
 }
 
 /// Whether nobody holds the lock. Then the file is removed, unless the record still names it: it is what lets the next

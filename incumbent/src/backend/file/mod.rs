@@ -42,6 +42,8 @@ use liveness::Held;
 pub(crate) use liveness::lock_of;
 pub use place::default_state_dir;
 
+pub(crate) const SCHEME: &str = "file";
+
 /// Jobs on the disk at the same time. They do not wait for each other, only for the disk.
 const JOBS: usize = 32;
 /// The pauses between tries for the election's lock: a commit takes some milliseconds.
@@ -80,7 +82,7 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     // Less than a call may take, so that the error tells what it waited for.
     let patience = settings.ttl / 8;
     Ok(Box::new(move || {
-        let authority = place::prepare(&dir)?;
+        let authority = place::prepare(&dir).map_err(|error| error.with_backend(SCHEME))?;
         let signals = Arc::new(Signals::default());
         let mut news = JoinSet::new();
         news.spawn(changes::follow(dir.clone(), signals.clone()));
@@ -151,7 +153,8 @@ impl FileStore {
             drop(permit);
             result
         });
-        done.await.map_err(|error| internal("a job on the disk panicked").with_source(error))?
+        let done = done.await.map_err(|error| internal("a job on the disk panicked").with_source(error))?;
+        done.map_err(|error| error.with_backend(SCHEME))
     }
 
     async fn commit(&self, commit: Commit) -> Result<Swapped> {
@@ -176,7 +179,8 @@ impl FileStore {
                             path.display(),
                             clock::now().since(sent_at)
                         ),
-                    ));
+                    )
+                    .with_backend(SCHEME));
                 }
             }
         }
@@ -228,7 +232,7 @@ impl Disk {
 }
 
 fn internal(message: &str) -> Error {
-    Error::new(ErrorKind::Internal, message)
+    Error::new(ErrorKind::Internal, message).with_backend(SCHEME)
 }
 
 impl RecordStore for FileStore {

@@ -83,7 +83,7 @@ pub(super) fn identity(dir: &Path) -> Result<Authority> {
 /// Whole or not at all, and the first one wins.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let identity = Identity { v: FORMAT, id: format!("{:016x}{:016x}", random()?, random()?) };
-    let new = dir.join(format!("{IDENTITY}.{:016x}.new", random()?));
+    let new = dir.join(format!("{IDENTITY}.{:016x}.tmp", random()?));
     let made = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let mut line = serde_json::to_vec(&identity)?;
