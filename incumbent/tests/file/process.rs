@@ -170,8 +170,9 @@ async fn stand(url: &str, id: &str) {
 fn share(term: &Leadership) {
     let lock = term.liveness_fd().unwrap().unwrap();
     rustix::io::fcntl_setfd(&lock, rustix::io::FdFlags::empty()).unwrap();
-    let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     say(&format!("shared with {}", child.id()));
+    std::thread::spawn(move || child.wait());
 }
 
 fn say(line: &str) {
