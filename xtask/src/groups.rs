@@ -80,8 +80,8 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "root",
-        about: "faults that only root can inject",
-        needs: &[],
+        about: "faults that only root can inject, some with strace",
+        needs: &[&STRACE],
         steps: &[Step::Tests(Target::needs_root)],
     },
     Group {

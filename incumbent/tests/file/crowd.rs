@@ -9,7 +9,8 @@ use std::time::Duration;
 use testkit::{now, run_dir, wait_until};
 use tokio::task::JoinSet;
 
-use crate::process::{LONG, PATIENCE, url};
+use crate::LONG;
+use crate::process::{PATIENCE, url};
 
 fn names(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name());

@@ -6,7 +6,8 @@ use std::thread::sleep;
 
 use testkit::{Signal, now, run_dir, wait_until};
 
-use crate::process::{Candidate, LONG, PATIENCE, SHORT, url};
+use crate::LONG;
+use crate::process::{Candidate, PATIENCE, SHORT, url};
 
 fn record(dir: &Path) -> PathBuf {
     dir.join("billing.record")

@@ -1,13 +1,30 @@
 //! Leaders that die, go, freeze and wake.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, kill_process};
 use testkit::{Signal, now, run_dir, wait_until};
 
-use crate::process::{Candidate, LONG, PATIENCE, SHORT, url};
+use crate::LONG;
+use crate::process::{Candidate, PATIENCE, SHORT, url};
+
+/// Freezes it, but not inside a commit: then its election would wait for it.
+fn freeze(candidate: &Candidate, dir: &Path) {
+    loop {
+        candidate.proc.signal(Signal::STOP);
+        // A stop takes effect when the last thread has come back from the kernel.
+        std::thread::sleep(Duration::from_millis(50));
+        let locks = ["billing.lock", "billing.record"].map(|name| dir.join(name));
+        if locks.iter().all(|lock| File::open(lock).is_ok_and(|lock| lock.try_lock_shared().is_ok())) {
+            return;
+        }
+        candidate.proc.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
 
 #[test]
 fn a_killed_leader_is_followed_without_waiting_for_its_lease() {
@@ -56,7 +73,7 @@ fn malkuth_e6_a_frozen_leader_that_wakes_knows_that_it_is_over() {
     let (_, token) = old.elected(1);
     let new = Candidate::start(&url(&dir, SHORT), "new");
     new.line("leader old", 1);
-    old.freeze(&dir);
+    freeze(&old, &dir);
     let (_, newer) = new.elected(1);
     assert!(newer > token);
     old.tell("check");
@@ -82,7 +99,7 @@ fn of_many_who_saw_the_same_lease_run_out_one_wins() {
     for one in &many {
         one.line("leader old", 1);
     }
-    old.freeze(&dir);
+    freeze(&old, &dir);
     let elected = || many.iter().map(|one| one.count("elected ")).sum::<usize>();
     assert!(wait_until(PATIENCE, || elected() > 0));
     sleep(SHORT);

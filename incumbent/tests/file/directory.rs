@@ -7,7 +7,8 @@ use std::process::Command;
 use incumbent::{CampaignEvent, ErrorKind, LossReason};
 use testkit::run_dir;
 
-use crate::process::{Candidate, LONG, UID, WHERE, url};
+use crate::LONG;
+use crate::process::{Candidate, UID, WHERE, url};
 
 /// Nobody, on every system that matters.
 const NOBODY: u32 = 65534;

@@ -12,3 +12,7 @@ mod directory;
 mod process;
 #[cfg(test)]
 mod tokens;
+
+/// A ttl so long that what happens in half of it did not wait for it.
+#[cfg(test)]
+pub(crate) const LONG: std::time::Duration = std::time::Duration::from_secs(20);

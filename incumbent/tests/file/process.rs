@@ -3,7 +3,6 @@
 //! It prints what happens to it line by line, and obeys what it reads: `check` whether the term is valid, `share` the
 //! liveness lock with a child, `resign`, `stop`.
 
-use std::fs::File;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{ChildStdin, Command};
@@ -11,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use incumbent::{BootInstant, CampaignEvent, Leadership, StopReason};
-use testkit::{Line, Proc, Signal};
+use testkit::{Line, Proc};
 
 const URL: &str = "INCUMBENT_TEST_CANDIDATE_URL";
 /// If it is set, the candidate becomes this user first.
@@ -23,8 +22,6 @@ const ID: &str = "INCUMBENT_TEST_CANDIDATE_ID";
 /// Longer than anything takes on a machine that is not broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A ttl so long that what happens in half of it did not wait for it.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// A ttl that can be waited for.
 pub(crate) const SHORT: Duration = Duration::from_millis(1500);
 
@@ -57,21 +54,6 @@ impl Candidate {
     /// Gives it an order.
     pub(crate) fn tell(&mut self, order: &str) {
         writeln!(self.stdin, "{order}").unwrap();
-    }
-
-    /// Freezes it, but not inside a commit: then its election would wait for it.
-    pub(crate) fn freeze(&self, dir: &Path) {
-        loop {
-            self.proc.signal(Signal::STOP);
-            // A stop takes effect when the last thread has come back from the kernel.
-            std::thread::sleep(Duration::from_millis(50));
-            let locks = ["billing.lock", "billing.record"].map(|name| dir.join(name));
-            if locks.iter().all(|lock| File::open(lock).is_ok_and(|lock| lock.try_lock_shared().is_ok())) {
-                return;
-            }
-            self.proc.signal(Signal::CONT);
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 
     /// Waits until it has won its `nth` term, and returns when it said so and the token.

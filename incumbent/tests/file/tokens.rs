@@ -4,7 +4,8 @@ use std::fs;
 
 use testkit::run_dir;
 
-use crate::process::{LONG, url};
+use crate::LONG;
+use crate::process::url;
 
 #[tokio::test]
 async fn tokens_rise_although_the_clock_is_behind() {
