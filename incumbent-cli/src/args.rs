@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use incumbent::fence::sql::Dialect;
 use incumbent::{CandidateId, ElectionName};
 
 use crate::exit;
@@ -43,6 +44,7 @@ pub(crate) enum Command {
     Resign(ResignArgs),
     Transfer(TransferArgs),
     Checkpoint(CheckpointArgs),
+    Fence(FenceArgs),
     Doctor(DoctorArgs),
     Backends(BackendsArgs),
     Completions(CompletionsArgs),
@@ -237,6 +239,71 @@ pub(crate) struct CheckpointPutArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+}
+
+/// Show what a fence has seen, or move it to another authority
+#[derive(Debug, Args)]
+pub(crate) struct FenceArgs {
+    #[command(subcommand)]
+    pub(crate) action: FenceAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceAction {
+    Show(FenceShowArgs),
+    Adopt(FenceAdoptArgs),
+    Sql(FenceSqlArgs),
+}
+
+/// Print the highest token that a fence has seen, and who issued it
+///
+/// Exit code 1 if it never saw one.
+#[derive(Debug, Args)]
+pub(crate) struct FenceShowArgs {
+    /// The fence's file
+    pub(crate) file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Make a fence accept the tokens of another authority
+///
+/// Where an election has moved for good, to another cluster or state directory, its fences refuse the new tokens, since
+/// they cannot be compared with the old ones. The error of the writer that was refused names the new authority. From then on
+/// the old one is refused.
+#[derive(Debug, Args)]
+pub(crate) struct FenceAdoptArgs {
+    /// The fence's file
+    pub(crate) file: PathBuf,
+    /// Who issues the tokens from now on
+    #[arg(long)]
+    pub(crate) authority: String,
+    /// Refuse older tokens than this
+    #[arg(long, default_value_t = 0)]
+    pub(crate) token: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print the statements of a fence in a database
+///
+/// The output makes the table when a database's shell reads it, as in: incumbent fence sql | sqlite3 ledger.db
+#[derive(Debug, Args)]
+pub(crate) struct FenceSqlArgs {
+    /// Whose SQL
+    #[arg(long, default_value_t = Dialect::Sqlite)]
+    pub(crate) dialect: Dialect,
+    /// Instead: the statement that makes this fence accept the tokens of another authority
+    #[arg(long, value_name = "FENCE", requires = "authority")]
+    pub(crate) adopt: Option<String>,
+    /// With --adopt: who issues the tokens from now on
+    #[arg(long, requires = "adopt")]
+    pub(crate) authority: Option<String>,
+    /// With --adopt: refuse older tokens than this
+    #[arg(long, requires = "adopt", default_value_t = 0)]
+    pub(crate) token: u64,
 }
 
 /// Show the settings in force, what follows from them, and what this machine lacks

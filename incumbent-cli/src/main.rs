@@ -7,6 +7,7 @@ mod checkpoint;
 mod clock;
 mod doctor;
 mod exit;
+mod fence;
 mod generate;
 mod handover;
 mod identity;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Resign(args) => handover::resign(&args),
         Command::Transfer(args) => handover::transfer(&args),
         Command::Checkpoint(args) => checkpoint::checkpoint(&args.action),
+        Command::Fence(args) => fence::fence(&args.action),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Backends(args) => backends::backends(&args),
         Command::Completions(args) => generate::completions(&args),

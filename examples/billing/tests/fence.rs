@@ -80,6 +80,20 @@ fn another_authority_needs_an_operator() {
     assert_eq!(admit(&ledger, &mark("old", 901)).unwrap_err().kind(), ErrorKind::Fenced);
 }
 
+/// What an operator pipes into the database's shell does the same, whatever the names contain.
+#[test]
+fn adopting_by_text_is_adopting() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = ledger(&folder);
+    let fence = SqlFence::new(Dialect::Sqlite, "o'billing ?2 -- ");
+    let connection = Connection::open(folder.path().join("ledger.db")).unwrap();
+    for mark in [mark("'; DROP TABLE charge; --", 7), mark("new ?3", 2)] {
+        connection.execute_batch(&fence.adopt_text(&mark).unwrap()).unwrap();
+        assert_eq!(fence.stored(&mut begin(&ledger)).unwrap(), Some(mark));
+    }
+    ledger.audit().unwrap();
+}
+
 /// The check holds until the commit: nobody raises the fence in between.
 #[test]
 fn nobody_raises_the_fence_between_the_check_and_the_commit() {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::harness::World;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "run",
     "check",
     "observe",
@@ -12,6 +12,7 @@ const COMMANDS: [&str; 11] = [
     "resign",
     "transfer",
     "checkpoint",
+    "fence",
     "doctor",
     "backends",
     "completions",
@@ -39,6 +40,11 @@ fn the_page_is_the_help() {
         if command == "checkpoint" {
             page += &help(&["checkpoint", "get"]);
             page += &help(&["checkpoint", "put"]);
+        }
+        if command == "fence" {
+            for action in ["show", "adopt", "sql"] {
+                page += &help(&["fence", action]);
+            }
         }
     }
     let page = page.trim_end().to_owned() + "\n";

@@ -2,6 +2,7 @@
 
 mod commands;
 mod faults;
+mod fence;
 mod generated;
 mod handover;
 mod harness;

@@ -11,7 +11,8 @@
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
 //!
 //! When an election moves to another authority (another cluster, another state directory), its tokens cannot be compared with the
-//! old ones: the fence refuses them until an operator runs `incumbent fence adopt`.
+//! old ones: the fence refuses them until an operator runs `incumbent fence adopt` (for a file) or what `incumbent fence sql --adopt`
+//! prints (for a database).
 
 pub mod file;
 pub mod sql;

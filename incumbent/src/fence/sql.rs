@@ -158,6 +158,27 @@ impl SqlFence {
             .map_err(driver)?;
         judge(transaction.query(self.dialect.read(), &self.name).map_err(driver)?, mark)
     }
+
+    /// [`adopt`](SqlFence::adopt) as a statement to hand to the database's own shell.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`]: the token does not fit into the table.
+    pub fn adopt_text(&self, mark: &HighWater) -> Result<String> {
+        let values = [literal(&self.name), literal(mark.authority.as_str()), bigint(mark)?.to_string()];
+        let mut pieces = self.dialect.adopt().split('?');
+        let mut text = pieces.next().unwrap_or_default().to_owned();
+        for (value, piece) in values.iter().zip(pieces) {
+            // What follows the question mark is the parameter's number; they stand in order.
+            text += value;
+            text += piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        }
+        Ok(text)
+    }
+}
+
+/// A text as SQL writes it.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// Judges `mark` by the row that [`Dialect::read`] gave after [`Dialect::raise`] in the same transaction.
