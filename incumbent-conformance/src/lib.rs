@@ -32,6 +32,7 @@ mod abandon;
 mod check;
 mod clock;
 mod command_line;
+mod faulty;
 mod harness;
 mod history;
 mod report;
@@ -40,6 +41,7 @@ mod stage;
 mod suite;
 
 pub use check::{Tolerance, Violation, check};
+pub use faulty::{Faults, Faulty, Hints};
 pub use harness::{Harness, Hook};
 pub use history::{Answer, Call, Entry, History, Recorder};
 pub use report::{CaseReport, Report, Verdict};

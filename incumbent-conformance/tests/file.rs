@@ -78,7 +78,7 @@ impl Harness for Directory {
 
     /// A process is frozen inside a commit of each election.
     fn stall(&self, on: bool) -> Hook<'_> {
-        let mut frozen = self.frozen.lock().unwrap();
+        let mut frozen = self.frozen.lock().expect("an unbroken lock");
         frozen.clear();
         if !on {
             return done(Ok(()));

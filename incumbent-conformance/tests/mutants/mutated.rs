@@ -108,7 +108,7 @@ impl Mutated {
             _ => claim.clone(),
         };
         if self.is(Bug::Leaks) {
-            self.kept.lock().unwrap().push(vec![1; 65536]);
+            self.kept.lock().expect("an unbroken lock").push(vec![1; 65536]);
         }
         let acquired = match self.bug {
             Bug::ContendsInTheBackground => self.acquire_detached(asked).await?,
@@ -218,7 +218,7 @@ impl Mutated {
 
     async fn look(&self, election: &ElectionName) -> Result<Observation> {
         let seen = self.inner.observe(election).await?;
-        let mut first_seen = self.first_seen.lock().unwrap();
+        let mut first_seen = self.first_seen.lock().expect("an unbroken lock");
         if self.is(Bug::ObservesTheOld) && seen.leader.is_some() {
             let first = first_seen.entry(election.clone()).or_insert_with(|| seen.clone()).clone();
             // Every other look goes to a member that lags behind.
