@@ -14,34 +14,43 @@ impl Suite {
     /// `--terms N` (rule H) and `--json` (the [`Report`](crate::Report) at the end). Other options of the standard test
     /// harness are accepted and have no effect.
     pub fn main(self) -> ExitCode {
-        let command = match self.parse(std::env::args().skip(1)) {
-            Ok(command) => command,
-            Err(message) => {
-                say(&format!("error: {message}"));
-                return ExitCode::from(2);
+        Suite::main_of([self])
+    }
+
+    /// [`main`](Suite::main) for several stores, one after the other.
+    pub fn main_of(suites: impl IntoIterator<Item = Suite>) -> ExitCode {
+        let mut all_well = true;
+        for suite in suites {
+            match suite.parse(std::env::args().skip(1)) {
+                Ok(Command { list: true, suite, .. }) => suite.list(),
+                Ok(Command { suite, json, .. }) => all_well &= suite.run_and_print(json),
+                Err(message) => {
+                    say(&format!("error: {message}"));
+                    return ExitCode::from(2);
+                }
             }
-        };
-        match command {
-            Command { list: true, suite, .. } => suite.list(),
-            Command { suite, json, .. } => suite.run_and_print(json),
         }
+        if all_well { ExitCode::SUCCESS } else { ExitCode::from(101) }
     }
 
-    fn list(&self) -> ExitCode {
+    fn list(&self) {
         for (_, case) in self.chosen() {
-            say(&format!("{}: test", case.name));
+            say(&format!("{}: test", self.name(case.name)));
         }
-        ExitCode::SUCCESS
     }
 
-    fn run_and_print(&self, json: bool) -> ExitCode {
+    fn run_and_print(&self, json: bool) -> bool {
         let begin = clock::now();
-        say(&format!("\nrunning {} tests", self.chosen().len()));
+        let chosen = self.chosen().len();
+        if chosen == 0 {
+            return true;
+        }
+        say(&format!("\nrunning {chosen} tests"));
         let report = match self.run_with(print) {
             Ok(report) => report,
             Err(error) => {
                 say(&format!("error: the suite cannot run: {error:?}"));
-                return ExitCode::from(101);
+                return false;
             }
         };
         if report.failures().next().is_some() {
@@ -61,7 +70,7 @@ impl Suite {
         say(&format!(
             "\ntest result: {word}. {passed} passed; {failed} failed; {not_applicable} n/a; finished in {took:.2}s\n"
         ));
-        if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(101) }
+        failed == 0
     }
 
     fn parse(mut self, arguments: impl Iterator<Item = String>) -> Result<Command, String> {

@@ -20,8 +20,8 @@ pub struct Report {
 pub struct CaseReport {
     /// The rule, as in `R4`.
     pub rule: &'static str,
-    /// The case, as in `r4_adopts_a_grant_whose_answer_was_lost`.
-    pub case: &'static str,
+    /// The case, as in `r4_adopts_a_grant_whose_answer_was_lost`, after the suite's label if it has one.
+    pub case: String,
     /// What came out.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -54,9 +54,9 @@ impl Report {
     }
 
     /// The cases that failed, with what happened.
-    pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
         self.cases.iter().filter_map(|case| match &case.verdict {
-            Verdict::Failed { reason } => Some((case.case, reason.as_str())),
+            Verdict::Failed { reason } => Some((case.case.as_str(), reason.as_str())),
             Verdict::Ok | Verdict::NotApplicable { .. } => None,
         })
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use incumbent_core::timing::DEFAULT_DRIFT_PPM;
 use incumbent_core::{
     Acquired, Backend, BootInstant, CandidateId, Claim, ElectionName, Error, Grant, Guarantees, Nonce,
-    Observation, Renewed,
+    Observation, Renewed, Result,
 };
 
 use crate::check::{Tolerance, check};
@@ -22,11 +22,16 @@ use crate::history::{History, Recorder};
 pub(crate) enum Stop {
     NotApplicable(String),
     Failed(String),
+    /// The store did not answer in time, as may happen on a busy machine: worth another try, from the beginning.
+    Unanswered(String),
 }
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        Stop::Failed(format!("the backend failed: {error:?}"))
+        match error.is_retryable() {
+            true => Stop::Unanswered(format!("the backend failed: {error:?}")),
+            false => Stop::Failed(format!("the backend failed: {error:?}")),
+        }
     }
 }
 
@@ -198,9 +203,21 @@ impl Stage {
         }
     }
 
+    /// Makes a call until it is answered: on a busy machine it may run out of time.
+    pub(crate) async fn answer<T>(&self, mut call: impl AsyncFnMut() -> Result<T>) -> Outcome<T> {
+        let end = now() + self.takeover();
+        loop {
+            match call().await {
+                Err(error) if error.is_retryable() && now() < end => {}
+                answer => return Ok(answer?),
+            }
+            tokio::time::sleep(self.ttl() / 30).await;
+        }
+    }
+
     /// One try, which must not be granted. Gives what is shown.
     pub(crate) async fn must_not_win(&self, handle: &Handle, claim: &Claim) -> Outcome<Observation> {
-        match handle.try_acquire(claim).await? {
+        match self.answer(async || handle.try_acquire(claim).await).await? {
             Acquired::Held { observation, .. } => Ok(observation),
             Acquired::Granted(grant) => {
                 Err(Stop::Failed(format!("{} won although it must not: {grant:?}", claim.id)))
@@ -215,7 +232,7 @@ impl Stage {
         claim: &Claim,
         grant: &Grant,
     ) -> Outcome<BootInstant> {
-        match handle.renew(claim, grant).await? {
+        match self.answer(async || handle.renew(claim, grant).await).await? {
             Renewed::Extended { sent_at, .. } => Ok(sent_at),
             Renewed::Lost(seen) => {
                 Err(Stop::Failed(format!("{} lost its grant {grant:?}; there is {seen:?}", claim.id)))
@@ -223,26 +240,38 @@ impl Stage {
         }
     }
 
-    /// Renewals until one answers that the grant is lost: errors prove nothing, an extension fails.
+    /// Renewals until one answers that the grant is lost, which it is from now on: what was proved before may
+    /// still be told, a newer proof fails.
     pub(crate) async fn must_be_lost(
         &self,
         handle: &Handle,
         claim: &Claim,
         grant: &Grant,
     ) -> Outcome<Observation> {
-        let end = now() + self.takeover();
+        let gone_at = now();
+        let end = gone_at + self.takeover();
         loop {
-            match handle.renew(claim, grant).await {
-                Ok(Renewed::Lost(seen)) => return Ok(seen),
-                Ok(Renewed::Extended { .. }) => {
+            match self.answer(async || handle.renew(claim, grant).await).await? {
+                Renewed::Lost(seen) => return Ok(seen),
+                Renewed::Extended { sent_at, .. } if sent_at < gone_at && now() < end => {}
+                Renewed::Extended { .. } => {
                     let text =
                         format!("the grant {grant:?} of {} is gone, and yet it was extended", claim.id);
                     return Err(Stop::Failed(text));
                 }
-                Err(error) => ensure!(error.is_retryable() && now() < end, "renewals only fail: {error:?}"),
             }
             tokio::time::sleep(self.ttl() / 30).await;
         }
+    }
+
+    /// Ends a campaign.
+    pub(crate) async fn release(&self, handle: &Handle, claim: &Claim, grant: Option<&Grant>) -> Outcome {
+        self.answer(async || handle.release(claim, grant, None).await).await
+    }
+
+    /// What the store shows.
+    pub(crate) async fn observe(&self, handle: &Handle, election: &ElectionName) -> Outcome<Observation> {
+        self.answer(async || handle.observe(election).await).await
     }
 
     /// Renews as an elector does, until `end`. Gives the send of the last proof.

@@ -21,6 +21,9 @@ const JOBS: usize = 6;
 /// No case takes longer than this many ttls and seconds, or it hangs.
 const PATIENCE: (u32, Duration) = (60, Duration::from_secs(120));
 
+/// How often a case is begun until the store has answered each of its calls.
+const ATTEMPTS: u32 = 3;
+
 /// One test of one rule.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
@@ -33,6 +36,7 @@ pub(crate) struct Case {
 /// The rules as test cases, for one store.
 pub struct Suite {
     harness: Arc<dyn Harness>,
+    pub(crate) label: Option<String>,
     filters: Vec<String>,
     exact: bool,
     skips: Vec<String>,
@@ -54,12 +58,20 @@ impl Suite {
     pub fn new(harness: impl Harness) -> Suite {
         Suite {
             harness: Arc::new(harness),
+            label: None,
             filters: Vec::new(),
             exact: false,
             skips: Vec::new(),
             terms: TERMS,
             jobs: JOBS,
         }
+    }
+
+    /// Names the store, where several are tried: the cases are called `LABEL::CASE` then.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Suite {
+        self.label = Some(label.into());
+        self
     }
 
     /// Only the cases whose name contains `filter`; called again: or this one.
@@ -97,14 +109,21 @@ impl Suite {
         self
     }
 
+    /// What a case is called.
+    pub(crate) fn name(&self, case: &str) -> String {
+        match &self.label {
+            Some(label) => format!("{label}::{case}"),
+            None => case.to_owned(),
+        }
+    }
+
     /// The rules and those of their cases that are chosen.
     pub(crate) fn chosen(&self) -> Vec<(&'static Rule, Case)> {
-        let matches = |name: &str, filter: &String| {
-            if self.exact { name == filter } else { name.contains(filter.as_str()) }
-        };
-        let is_chosen = |name: &str| {
-            let wanted = self.filters.is_empty() || self.filters.iter().any(|filter| matches(name, filter));
-            wanted && !self.skips.iter().any(|filter| matches(name, filter))
+        let is_chosen = |case: &str| {
+            let name = self.name(case);
+            let matches =
+                |filter: &String| if self.exact { name == *filter } else { name.contains(filter.as_str()) };
+            (self.filters.is_empty() || self.filters.iter().any(matches)) && !self.skips.iter().any(matches)
         };
         let all = rules::ALL.iter().flat_map(|rule| rule.cases.iter().map(move |case| (rule, *case)));
         all.filter(|(_, case)| is_chosen(case.name)).collect()
@@ -173,40 +192,47 @@ impl Suite {
             guarantees.not_applicable.iter().find(|(part, _)| *part == rule.id || *part == case.name);
         let verdict = match declared {
             Some((_, reason)) => Verdict::NotApplicable { reason: (*reason).to_owned() },
-            None => {
-                let stage = Stage::new(self.harness.clone(), guarantees.clone(), self.terms);
-                let run = AssertUnwindSafe(|| play(case, &stage));
-                match catch_unwind(run) {
-                    Ok(verdict) => verdict,
-                    Err(panic) => Verdict::Failed { reason: format!("it panicked: {}", text_of(&*panic)) },
-                }
-            }
+            None => self.verdict(case, guarantees),
         };
-        CaseReport { rule: rule.id, case: case.name, verdict, took: clock::now().since(begin) }
+        CaseReport { rule: rule.id, case: self.name(case.name), verdict, took: clock::now().since(begin) }
+    }
+
+    fn verdict(&self, case: Case, guarantees: &Guarantees) -> Verdict {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let stage = Stage::new(self.harness.clone(), guarantees.clone(), self.terms);
+            let outcome = catch_unwind(AssertUnwindSafe(|| play(case, &stage)));
+            let outcome = outcome
+                .unwrap_or_else(|panic| Err(Stop::Failed(format!("it panicked: {}", text_of(&*panic)))));
+            return match outcome {
+                Ok(()) => Verdict::Ok,
+                Err(Stop::NotApplicable(reason)) => Verdict::NotApplicable { reason },
+                Err(Stop::Unanswered(_)) if attempts < ATTEMPTS => continue,
+                Err(Stop::Unanswered(reason) | Stop::Failed(reason)) => Verdict::Failed { reason },
+            };
+        }
     }
 }
 
-/// Runs a case in a runtime of its own, then judges its history.
-fn play(case: Case, stage: &Stage) -> Verdict {
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
-        Err(error) => return Verdict::Failed { reason: error.to_string() },
-    };
+/// Runs a case in a runtime of its own, then judges its history: what that proves to be broken counts however the case
+/// ended.
+fn play(case: Case, stage: &Stage) -> Result<(), Stop> {
     let patience = stage.ttl() * PATIENCE.0 + PATIENCE.1;
-    let outcome = runtime.block_on(async {
+    let outcome = runtime()?.block_on(async {
         match tokio::time::timeout(patience, (case.run)(stage)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Stop::Failed(format!("it did not end within {patience:?}"))),
         }
     });
-    let mut reasons = stage.violations();
-    match outcome {
-        Ok(()) => {}
-        Err(Stop::NotApplicable(reason)) if reasons.is_empty() => return Verdict::NotApplicable { reason },
-        Err(Stop::NotApplicable(_)) => {}
-        Err(Stop::Failed(reason)) => reasons.insert(0, reason),
+    let mut violations = stage.violations();
+    if violations.is_empty() {
+        return outcome;
     }
-    if reasons.is_empty() { Verdict::Ok } else { Verdict::Failed { reason: reasons.join("\n") } }
+    if let Err(Stop::Failed(reason)) = outcome {
+        violations.insert(0, reason);
+    }
+    Err(Stop::Failed(violations.join("\n")))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

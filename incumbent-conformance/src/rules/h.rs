@@ -44,10 +44,10 @@ async fn h_many_terms_leave_nothing_behind(stage: &Stage) -> Outcome {
             stage.must_extend(handle, &claim, &grant).await?;
         }
         if term % 5 == 0 {
-            handle.observe(election).await?;
+            stage.observe(handle, election).await?;
         }
         let known = (term % 10 != 0).then_some(&grant);
-        handle.release(&claim, known, None).await?;
+        stage.release(handle, &claim, known).await?;
         term += 1;
     }
     let Some((resident_before, objects_before)) = before else { return Ok(()) };
@@ -75,7 +75,7 @@ async fn h_many_connections_leave_nothing_behind(stage: &Stage) -> Outcome {
         let handle = stage.open_unrecorded().await?;
         let claim = stage.claim(&election, "c");
         let grant = stage.win(&handle, &claim).await?;
-        handle.release(&claim, Some(&grant), None).await?;
+        stage.release(&handle, &claim, Some(&grant)).await?;
         Outcome::Ok(())
     };
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn h_candidates_that_wait_are_quiet(stage: &Stage) -> Outcome {
         let hints = Cell::new(0);
         let renew = async {
             while now() < end {
-                let sent_at = match handles[0].renew(&leader, &grant).await? {
+                let sent_at = match stage.answer(async || handles[0].renew(&leader, &grant).await).await? {
                     Renewed::Extended { sent_at, .. } => sent_at,
                     Renewed::Lost(seen) => {
                         return Err(Stop::Failed(format!("the leader has lost: {seen:?}")));
@@ -135,7 +135,8 @@ async fn h_candidates_that_wait_are_quiet(stage: &Stage) -> Outcome {
         tokio::join!(renew, count).0?;
         Outcome::Ok(hints.get())
     };
-    let standing_by = waiting.iter().zip(&handles[1..]).map(|(claim, handle)| stand_by(handle, claim, end));
+    let standing_by =
+        waiting.iter().zip(&handles[1..]).map(|(claim, handle)| stand_by(stage, handle, claim, end));
     let (hints, tries) = tokio::try_join!(leading, try_join_all(standing_by))?;
     let per_ttl = |count: u32| count.div_ceil(TTLS);
     ensure!(
@@ -169,13 +170,15 @@ async fn count_hints(handle: &Handle, claim: &Claim, end: BootInstant, hints: &C
 }
 
 /// Tries when there is a hint or the backend said so, as an elector does. Gives how often.
-async fn stand_by(handle: &Handle, claim: &Claim, end: BootInstant) -> Outcome<u32> {
+async fn stand_by(stage: &Stage, handle: &Handle, claim: &Claim, end: BootInstant) -> Outcome<u32> {
     let mut tries = 0;
     while now() < end {
         let mut hints = handle.watch(&claim.election, Some(claim));
         loop {
             tries += 1;
-            let Acquired::Held { try_again, .. } = handle.try_acquire(claim).await? else {
+            let Acquired::Held { try_again, .. } =
+                stage.answer(async || handle.try_acquire(claim).await).await?
+            else {
                 return Err(Stop::Failed("a standby won against a leader that renews".to_owned()));
             };
             let wait = try_again.min(end).since(now()).max(Duration::from_millis(1));

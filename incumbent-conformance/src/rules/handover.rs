@@ -39,7 +39,7 @@ async fn hand_over(
     let swapped = handle.swap_note(&claim.election, Note::Handover, None, token, request.encode()).await?;
     ensure!(matches!(swapped, Swapped::Done { .. }), "the request cannot be written: {swapped:?}");
     stage.keep(handle, claim, grant, now() + stage.ttl() / 2).await?;
-    handle.release(claim, Some(grant), Some(to)).await?;
+    stage.answer(async || handle.release(claim, Some(grant), Some(to)).await).await?;
     Ok(())
 }
 
@@ -68,7 +68,7 @@ async fn handover_the_candidate_that_is_named_wins(stage: &Stage) -> Outcome {
             } else if is_target {
                 tokio::time::sleep(stage.ttl() / 4).await;
             }
-            if let Acquired::Granted(_) = handle.try_acquire(waiting).await? {
+            if let Acquired::Granted(_) = stage.answer(async || handle.try_acquire(waiting).await).await? {
                 won.set(true);
                 ensure!(is_target, "{} won, not {}", waiting.id, target.id);
             }
@@ -108,7 +108,7 @@ async fn handover_a_request_is_read_as_it_was_written(stage: &Stage) -> Outcome 
     let Some(token) = grant.token else { return Ok(()) };
     let request = HandoverRequest { token, to: Some(stage.claim(&election, "b").id) };
     other.swap_note(&election, Note::Handover, None, token, request.encode()).await?;
-    let Some(stored) = handle.read_note(&election, Note::Handover).await? else {
+    let Some(stored) = stage.answer(async || handle.read_note(&election, Note::Handover).await).await? else {
         return Err(Stop::Failed("the leader does not see the request".to_owned()));
     };
     ensure!(
@@ -119,7 +119,7 @@ async fn handover_a_request_is_read_as_it_was_written(stage: &Stage) -> Outcome 
     let again =
         other.swap_note(&election, Note::Handover, Some(&stored), token, HandoverRequest::withdrawn());
     ensure!(matches!(again.await?, Swapped::Done { .. }), "the request cannot be withdrawn");
-    let Some(stored) = handle.read_note(&election, Note::Handover).await? else {
+    let Some(stored) = stage.answer(async || handle.read_note(&election, Note::Handover).await).await? else {
         return Err(Stop::Failed("the note is gone".to_owned()));
     };
     ensure!(HandoverRequest::decode(&stored)?.is_none(), "a request that was withdrawn is still there");

@@ -129,7 +129,7 @@ async fn notes_do_not_disturb_the_leader(stage: &Stage) -> Outcome {
         stage.must_extend(&handle, &claim, &grant).await?;
     }
     stage.must_not_win(&other, &stage.claim(&election, "b")).await?;
-    let shown = other.observe(&election).await?.leader.and_then(|leader| leader.token);
+    let shown = stage.observe(&other, &election).await?.leader.and_then(|leader| leader.token);
     ensure!(shown == grant.token, "granted was {:?}, shown is {shown:?}", grant.token);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use futures_util::future::{join_all, try_join_all};
-use incumbent_core::Acquired;
+use incumbent_core::{Acquired, Result};
 
 use super::{Rule, case};
 use crate::clock::now;
@@ -33,7 +33,9 @@ async fn r1_of_many_that_try_at_once_one_wins(stage: &Stage) -> Outcome {
             let granted = answers.iter().filter(|answer| matches!(answer, Ok(Acquired::Granted(_)))).count();
             // The judge sees to it that the winners of later rounds are the winner of the first.
             winners = winners.max(granted);
-            if let Some(Err(error)) = answers.into_iter().find(|answer| answer.is_err()) {
+            let broken =
+                |answer: &Result<Acquired>| answer.as_ref().is_err_and(|error| !error.is_retryable());
+            if let Some(Err(error)) = answers.into_iter().find(broken) {
                 return Err(error.into());
             }
             tokio::time::sleep(stage.ttl() / 20).await;
@@ -54,7 +56,7 @@ async fn r1_many_that_come_and_go_never_hold_it_together(stage: &Stage) -> Outco
         let mut claim = stage.claim(&election, "c");
         while terms.get() < TERMS {
             let mut pause = stage.ttl() / 40;
-            if let Acquired::Granted(grant) = handle.try_acquire(&claim).await? {
+            if let Acquired::Granted(grant) = stage.answer(async || handle.try_acquire(&claim).await).await? {
                 terms.set(terms.get() + 1);
                 let dice = random();
                 if dice.is_multiple_of(4) {
@@ -63,7 +65,7 @@ async fn r1_many_that_come_and_go_never_hold_it_together(stage: &Stage) -> Outco
                 if dice.is_multiple_of(3) {
                     pause = stage.ttl() * 3 / 2;
                 } else {
-                    handle.release(&claim, Some(&grant), None).await?;
+                    stage.release(handle, &claim, Some(&grant)).await?;
                     pause = stage.ttl() / 10;
                 }
                 claim = stage.claim(&election, "c");
@@ -71,7 +73,7 @@ async fn r1_many_that_come_and_go_never_hold_it_together(stage: &Stage) -> Outco
             ensure!(now() < end, "only {} terms in {:?}", terms.get(), stage.takeover() * TERMS);
             tokio::time::sleep(pause).await;
         }
-        handle.release(&claim, None, None).await?;
+        stage.release(handle, &claim, None).await?;
         Outcome::Ok(())
     });
     try_join_all(candidates).await?;

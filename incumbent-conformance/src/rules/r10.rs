@@ -39,7 +39,7 @@ async fn r10_a_release_is_followed_without_any_hint(stage: &Stage) -> Outcome {
     let (claim, next) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
     let grant = stage.win(&handle, &claim).await?;
     stage.must_not_win(&other, &next).await?;
-    handle.release(&claim, Some(&grant), None).await?;
+    stage.release(&handle, &claim, Some(&grant)).await?;
     stage.win_unaided(&other, &next).await?;
     Ok(())
 }
@@ -60,7 +60,7 @@ async fn r10_all_who_wait_come_first_without_any_hint(stage: &Stage) -> Outcome 
             }
         };
         stage.keep(handle, claim, &grant, now() + stage.ttl() / 2).await?;
-        handle.release(claim, Some(&grant), None).await?;
+        stage.release(handle, claim, Some(&grant)).await?;
         Outcome::Ok(())
     }))
     .await?;
@@ -83,7 +83,7 @@ async fn r10_a_release_is_hinted(stage: &Stage) -> Outcome {
         };
         // A subscription may need a moment to reach the store.
         let _ = tokio::time::timeout(stage.ttl() / 4, hints.next()).await;
-        handle.release(&claim, Some(&grant), None).await?;
+        stage.release(&handle, &claim, Some(&grant)).await?;
         if let Ok(Some(Ok(()))) = tokio::time::timeout(stage.takeover(), hints.next()).await {
             return Ok(());
         }
@@ -108,13 +108,13 @@ async fn r10_a_watch_that_was_dropped_can_be_taken_up_again(stage: &Stage) -> Ou
         watch(stage.ttl() / 20).await?;
         let claim = stage.claim(&election, &format!("c{i}"));
         let grant = stage.win(&handle, &claim).await?;
-        let seen = other.observe(&election).await?.leader.map(|leader| leader.contender.id);
+        let seen = stage.observe(&other, &election).await?.leader.map(|leader| leader.contender.id);
         ensure!(
             seen.as_deref() == Some(claim.id.as_str()),
             "after the gap {seen:?} is seen, not {}",
             claim.id
         );
-        handle.release(&claim, Some(&grant), None).await?;
+        stage.release(&handle, &claim, Some(&grant)).await?;
     }
     if stage.guarantees.handover == Handover::Polled {
         return Ok(());
@@ -124,7 +124,7 @@ async fn r10_a_watch_that_was_dropped_can_be_taken_up_again(stage: &Stage) -> Ou
             tokio::time::sleep(stage.ttl() / 4).await;
             let claim = stage.claim(&election, &format!("d{i}"));
             let grant = stage.win(&handle, &claim).await?;
-            handle.release(&claim, Some(&grant), None).await?;
+            stage.release(&handle, &claim, Some(&grant)).await?;
         }
         Outcome::Ok(())
     };

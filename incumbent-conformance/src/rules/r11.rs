@@ -56,7 +56,7 @@ async fn leader_notices(
         }
         drop(hints);
         stage.must_be_lost(&handle, &claim, &grant).await?;
-        handle.release(&claim, Some(&grant), None).await?;
+        stage.release(&handle, &claim, Some(&grant)).await?;
         stage.win(&handle, &stage.claim(&election, "a")).await?;
         if hinted || !pushed {
             return Ok(());
@@ -74,7 +74,7 @@ async fn r11_a_waiting_candidate_notices_that_its_place_was_deleted(stage: &Stag
     let grant = stage.win(&handle, &claim).await?;
     stage.must_not_win(&other, &waiting).await?;
     stage.hook(stage.harness.delete_place(&waiting)).await?;
-    handle.release(&claim, Some(&grant), None).await?;
+    stage.release(&handle, &claim, Some(&grant)).await?;
     stage.win_unaided(&other, &waiting).await?;
     Ok(())
 }

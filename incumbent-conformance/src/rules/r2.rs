@@ -46,7 +46,7 @@ async fn r2_tokens_rise_over_release(stage: &Stage) -> Outcome {
         if let Some(last) = &last {
             rises(last, &grant)?;
         }
-        handle.release(&claim, Some(&grant), None).await?;
+        stage.release(handle, &claim, Some(&grant)).await?;
         last = Some(grant);
     }
     Ok(())
@@ -90,7 +90,7 @@ async fn r2_a_renewal_keeps_its_token(stage: &Stage) -> Outcome {
     token(&grant)?;
     for _ in 0..4 {
         stage.must_extend(&handle, &claim, &grant).await?;
-        let shown = other.observe(&election).await?.leader.and_then(|leader| leader.token);
+        let shown = stage.observe(&other, &election).await?.leader.and_then(|leader| leader.token);
         ensure!(shown == grant.token, "after a renewal of {:?} the store shows {shown:?}", grant.token);
         tokio::time::sleep(stage.ttl() / 5).await;
     }
@@ -136,7 +136,7 @@ async fn goes_on(stage: &Stage, handle: &Handle, claim: &Claim, grant: &Grant) -
         }
         tokio::time::sleep(stage.ttl() / 20).await;
     }
-    handle.release(claim, Some(grant), None).await?;
+    stage.release(handle, claim, Some(grant)).await?;
     let other = stage.open().await?;
     let next = stage.win(&other, &stage.claim(&claim.election, "b")).await?;
     rises(grant, &next)

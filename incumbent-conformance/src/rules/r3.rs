@@ -54,7 +54,7 @@ async fn r3_a_late_answer_counts_from_its_send(stage: &Stage) -> Outcome {
     // The record, or the queue, is there, so that the acquire that is watched is the acquiring one alone.
     let before = stage.claim(&election, "before");
     let grant = stage.win(&other, &before).await?;
-    other.release(&before, Some(&grant), None).await?;
+    stage.release(&other, &before, Some(&grant)).await?;
 
     let grant = match abandon::starved(pause, handle.try_acquire(&claim)).await {
         Ok(Acquired::Granted(grant)) => grant,

@@ -19,8 +19,8 @@ pub(super) const RULE: Rule = Rule {
     ],
 };
 
-async fn shown(handle: &Handle, election: &ElectionName) -> Outcome<Option<FencingToken>> {
-    let leader = handle.observe(election).await?.leader;
+async fn shown(stage: &Stage, handle: &Handle, election: &ElectionName) -> Outcome<Option<FencingToken>> {
+    let leader = stage.observe(handle, election).await?.leader;
     let leader = leader.ok_or_else(|| Stop::Failed("the store shows no leader after a grant".to_owned()))?;
     Ok(leader.token)
 }
@@ -30,10 +30,11 @@ async fn r4_adopts_a_grant_whose_answer_was_lost(stage: &Stage) -> Outcome {
     let (handle, election) = (stage.open().await?, stage.election());
     let claim = stage.claim(&election, "a");
     stage.win(&handle, &claim).await?;
-    let token = shown(&handle, &election).await?;
+    let token = shown(stage, &handle, &election).await?;
     for _ in 0..2 {
         tokio::time::sleep(stage.ttl() / 4).await;
-        let Acquired::Granted(adopted) = handle.try_acquire(&claim).await? else {
+        let Acquired::Granted(adopted) = stage.answer(async || handle.try_acquire(&claim).await).await?
+        else {
             return Err(Stop::Failed("the campaign holds the election and is not told so".to_owned()));
         };
         ensure!(adopted.token == token, "token {token:?} was adopted as {:?}", adopted.token);
@@ -51,7 +52,9 @@ async fn r4_an_adopted_grant_excludes_others_for_a_ttl_from_its_own_proof(stage:
     stage.must_not_win(&other, &rival).await?;
     sleep_until(lost.sent_at + stage.ttl() * 2 / 3).await;
     // A busy machine may have slept past the end: then it is adopted, or it is not, and either is judged.
-    let Acquired::Granted(adopted) = handle.try_acquire(&claim).await? else { return Ok(()) };
+    let Acquired::Granted(adopted) = stage.answer(async || handle.try_acquire(&claim).await).await? else {
+        return Ok(());
+    };
     stage.win(&other, &rival).await?;
     let (won_at, until) = (now(), stage.certain_until(adopted.sent_at));
     ensure!(won_at >= until, "the rival won {:?} before the adopted grant had run out", until.since(won_at));

@@ -34,9 +34,9 @@ async fn free_by(stage: &Stage, knows_its_grant: bool) -> Outcome {
         let (first, second) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
         let grant = stage.win(&handle, &first).await?;
         stage.must_not_win(&other, &second).await?;
-        handle.release(&first, knows_its_grant.then_some(&grant), None).await?;
+        stage.release(&handle, &first, knows_its_grant.then_some(&grant)).await?;
         // In a queue, the next one leads as soon as it is the first.
-        let shown = other.observe(&election).await?.leader;
+        let shown = stage.observe(&other, &election).await?.leader;
         ensure!(
             shown.is_none_or(|leader| leader.contender.nonce != Some(first.nonce)),
             "the store shows the leader after its release"
@@ -54,11 +54,11 @@ async fn r5_release_is_idempotent(stage: &Stage) -> Outcome {
     let (handle, other, election) = (stage.open().await?, stage.open().await?, stage.election());
     let (first, second) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
     let grant = stage.win(&handle, &first).await?;
-    handle.release(&first, Some(&grant), None).await?;
-    handle.release(&first, Some(&grant), None).await?;
+    stage.release(&handle, &first, Some(&grant)).await?;
+    stage.release(&handle, &first, Some(&grant)).await?;
     let next = stage.win(&other, &second).await?;
-    handle.release(&first, Some(&grant), None).await?;
-    handle.release(&first, None, None).await?;
+    stage.release(&handle, &first, Some(&grant)).await?;
+    stage.release(&handle, &first, None).await?;
     stage.must_extend(&other, &second, &next).await?;
     stage.must_not_win(&handle, &stage.claim(&election, "c")).await?;
     Ok(())
@@ -70,7 +70,7 @@ async fn r5_an_ended_campaign_releases_nothing_of_its_successor(stage: &Stage) -
     let (first, second) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
     let old = stage.win(&handle, &first).await?;
     let new = stage.win(&other, &second).await?;
-    handle.release(&first, Some(&old), None).await?;
+    stage.release(&handle, &first, Some(&old)).await?;
     stage.must_extend(&other, &second, &new).await?;
     stage.must_not_win(&handle, &stage.claim(&election, "c")).await?;
     Ok(())
@@ -81,8 +81,8 @@ async fn r5_another_campaign_of_the_same_id_releases_nothing(stage: &Stage) -> O
     let (handle, other, election) = (stage.open().await?, stage.open().await?, stage.election());
     let (claim, twin) = (stage.claim(&election, "a"), stage.claim(&election, "a"));
     let grant = stage.win(&handle, &claim).await?;
-    other.release(&twin, None, None).await?;
-    other.release(&twin, Some(&grant), None).await?;
+    stage.release(&other, &twin, None).await?;
+    stage.release(&other, &twin, Some(&grant)).await?;
     stage.must_extend(&handle, &claim, &grant).await?;
     stage.must_not_win(&other, &twin).await?;
     Ok(())
@@ -94,10 +94,10 @@ async fn r5_a_waiting_campaign_releases_nothing_of_the_leader(stage: &Stage) -> 
     let (claim, waiting) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
     let grant = stage.win(&handle, &claim).await?;
     stage.must_not_win(&other, &waiting).await?;
-    other.release(&waiting, None, None).await?;
+    stage.release(&other, &waiting, None).await?;
     stage.must_extend(&handle, &claim, &grant).await?;
     if stage.guarantees.lists_candidates {
-        let listed = handle.observe(&election).await?.candidates.unwrap_or_default();
+        let listed = stage.observe(&handle, &election).await?.candidates.unwrap_or_default();
         let gone = listed.iter().all(|candidate| candidate.nonce != Some(waiting.nonce));
         ensure!(gone, "a campaign that has ended is still listed: {listed:?}");
     }

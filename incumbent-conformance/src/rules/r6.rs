@@ -22,7 +22,7 @@ async fn r6_steps_of_the_wall_clock_change_nothing(stage: &Stage) -> Outcome {
         let lead = stage.keep(&handle, &claim, &grant, until);
         let challenge = async {
             while now() < until {
-                let answer = other.try_acquire(&rival).await?;
+                let answer = stage.answer(async || other.try_acquire(&rival).await).await?;
                 ensure!(!matches!(answer, Acquired::Granted(_)), "a step of {step} s let another one in");
                 tokio::time::sleep(stage.ttl() / 20).await;
             }
@@ -31,10 +31,10 @@ async fn r6_steps_of_the_wall_clock_change_nothing(stage: &Stage) -> Outcome {
         tokio::try_join!(lead, challenge)?;
     }
     // The judge compares the tokens; each next term begins in an earlier hour.
-    handle.release(&claim, Some(&grant), None).await?;
+    stage.release(&handle, &claim, Some(&grant)).await?;
     let grant = stage.win(&other, &rival).await?;
     stage.hook(stage.harness.step_wall_clock(-HOUR)).await?;
-    other.release(&rival, Some(&grant), None).await?;
+    stage.release(&other, &rival, Some(&grant)).await?;
     stage.win(&handle, &stage.claim(&election, "c")).await?;
     stage.hook(stage.harness.step_wall_clock(HOUR)).await
 }

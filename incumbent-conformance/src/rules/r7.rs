@@ -25,7 +25,7 @@ async fn r7_two_processes_with_one_id_exclude_each_other(stage: &Stage) -> Outco
     });
     ensure!(collision, "the twin cannot see that another campaign leads under its id: {seen:?}");
     stage.must_extend(&handle, &claim, &grant).await?;
-    handle.release(&claim, Some(&grant), None).await?;
+    stage.release(&handle, &claim, Some(&grant)).await?;
     stage.win(&other, &twin).await?;
     Ok(())
 }

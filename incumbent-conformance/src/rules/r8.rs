@@ -80,10 +80,10 @@ async fn r8_a_dropped_acquire_leaves_nothing_after_the_ttl(stage: &Stage) -> Out
         let grant = stage.win(&other, &rival).await?;
         // Whatever still contended in the background would be seen by the judge, or be in the way of the third.
         stage.keep(&other, &rival, &grant, now() + stage.ttl()).await?;
-        other.release(&rival, Some(&grant), None).await?;
+        stage.release(&other, &rival, Some(&grant)).await?;
         let third = stage.claim(&claim.election, "c");
         stage.win_unaided(&other, &third).await?;
-        let seen = other.observe(&claim.election).await?;
+        let seen = stage.observe(&other, &claim.election).await?;
         let leads = seen.leader.as_ref().is_some_and(|leader| leader.contender.nonce == Some(third.nonce));
         ensure!(leads, "another one than the winner leads: {seen:?}");
         Outcome::Ok(())
@@ -119,9 +119,9 @@ async fn r8_a_dropped_acquire_of_a_waiting_candidate_leaves_nothing(stage: &Stag
     .await?;
     try_join_all(dropped.iter().map(async |(leading, grant, claim)| {
         let rival = stage.claim(&claim.election, "b");
-        leader.release(leading, Some(grant), None).await?;
+        stage.release(&leader, leading, Some(grant)).await?;
         // What a queue keeps for a campaign, the campaign gives up.
-        handle.release(claim, None, None).await?;
+        stage.release(&handle, claim, None).await?;
         let grant = stage.win_unaided(&other, &rival).await?;
         stage.keep(&other, &rival, &grant, now() + stage.ttl()).await
     }))
@@ -190,7 +190,7 @@ async fn r8_a_dropped_release_can_be_repeated_or_left(stage: &Stage) -> Outcome 
     })
     .await?;
     for claim in dropped.iter().step_by(2) {
-        handle.release(claim, None, None).await?;
+        stage.release(&handle, claim, None).await?;
     }
     try_join_all(dropped.iter().map(async |claim| {
         let rival = stage.claim(&claim.election, "b");
@@ -236,7 +236,7 @@ async fn r8_an_abandoned_grant_ends_although_its_connection_lives(stage: &Stage)
         kept = keep => { kept?; }
         won = win => { won?; }
     }
-    let seen = handle.observe(&abandoned.election).await?;
+    let seen = stage.observe(&handle, &abandoned.election).await?;
     let nonce = seen.leader.and_then(|leader| leader.contender.nonce);
     ensure!(nonce == Some(rival.nonce), "the abandoned grant is still there");
     let answer = handle.try_acquire(&stage.claim(&kept.election, "c")).await;

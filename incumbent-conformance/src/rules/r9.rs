@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
 async fn r9_observe_shows_who_leads(stage: &Stage) -> Outcome {
     let (handle, other, election) = (stage.open().await?, stage.open().await?, stage.election());
     ensure!(
-        other.observe(&election).await?.leader.is_none(),
+        stage.observe(&other, &election).await?.leader.is_none(),
         "somebody leads an election that nobody has used"
     );
     let claim = stage.claim(&election, "a");
@@ -29,7 +29,7 @@ async fn r9_observe_shows_who_leads(stage: &Stage) -> Outcome {
     let waiting = stage.claim(&election, "b");
     stage.must_not_win(&other, &waiting).await?;
     for handle in [&handle, &other] {
-        let seen = handle.observe(&election).await?;
+        let seen = stage.observe(handle, &election).await?;
         let Some(leader) = &seen.leader else {
             ensure!(false, "nobody is shown after a grant");
             return Ok(());
@@ -47,9 +47,9 @@ async fn r9_observe_shows_who_leads(stage: &Stage) -> Outcome {
             ensure!(has(claim.nonce) && has(waiting.nonce), "not all candidates are listed: {listed:?}");
         }
     }
-    other.release(&waiting, None, None).await?;
-    handle.release(&claim, Some(&grant), None).await?;
-    ensure!(other.observe(&election).await?.leader.is_none(), "somebody is shown after the release");
+    stage.release(&other, &waiting, None).await?;
+    stage.release(&handle, &claim, Some(&grant)).await?;
+    ensure!(stage.observe(&other, &election).await?.leader.is_none(), "somebody is shown after the release");
     Ok(())
 }
 
@@ -66,7 +66,7 @@ async fn r9_observe_never_goes_back_while_terms_pass(stage: &Stage) -> Outcome {
             let (handle, claim) = (&handles[term % 2], stage.claim(&election, &format!("c{term}")));
             let grant = stage.win(handle, &claim).await?;
             tokio::time::sleep(stage.ttl() / 50).await;
-            handle.release(&claim, Some(&grant), None).await?;
+            stage.release(handle, &claim, Some(&grant)).await?;
             term += 1;
         }
         done.set(true);
@@ -75,7 +75,7 @@ async fn r9_observe_never_goes_back_while_terms_pass(stage: &Stage) -> Outcome {
     let watch = async |number: usize| {
         let mut looks = 0;
         while !done.get() {
-            handles[number].observe(&election).await?;
+            stage.observe(&handles[number], &election).await?;
             looks += 1;
             tokio::time::sleep(stage.ttl() / 300).await;
         }
@@ -95,10 +95,10 @@ async fn r9_a_store_that_went_back_is_reported(stage: &Stage) -> Outcome {
     let first = stage.claim(&election, "a");
     let grant = stage.win(&handle, &first).await?;
     stage.removal(None, stage.harness.back_up(false)).await?;
-    handle.release(&first, Some(&grant), None).await?;
+    stage.release(&handle, &first, Some(&grant)).await?;
     let second = stage.claim(&election, "b");
     let later = stage.win(&handle, &second).await?;
-    let shown = handle.observe(&election).await?.leader.and_then(|leader| leader.token);
+    let shown = stage.observe(&handle, &election).await?.leader.and_then(|leader| leader.token);
     ensure!(shown == later.token, "granted was {:?}, shown is {shown:?}", later.token);
     stage.removal(None, stage.harness.back_up(true)).await?;
     let end = now() + stage.takeover();

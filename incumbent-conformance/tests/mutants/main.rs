@@ -97,14 +97,14 @@ fn a_release_does_nothing() {
     caught(
         Bug::NeverReleases,
         "r5_a_release_lets_the_next_one_in_at_once",
-        "shows a leader after the release",
+        "shows the leader after its release",
     );
 }
 
 #[test]
 fn a_release_needs_the_grant() {
     let case = "r5_a_release_without_a_grant_removes_a_grant_whose_answer_was_lost";
-    caught(Bug::ReleasesOnlyWhatItKnows, case, "shows a leader after the release");
+    caught(Bug::ReleasesOnlyWhatItKnows, case, "shows the leader after its release");
 }
 
 #[test]
