@@ -35,6 +35,7 @@ use self::keys::Keys;
 use self::proto::compare::TargetUnion;
 use self::proto::{Compare, PutRequest, RangeRequest, TxnRequest};
 use self::session::Shared;
+use super::shown::Shown;
 use super::tls::Tls;
 use crate::thread::Factory;
 use crate::url::{SERVER, StoreUrl, bad};
@@ -111,6 +112,7 @@ fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
 struct EtcdBackend {
     shared: Arc<Shared>,
     guarantees: Guarantees,
+    shown: Shown,
     tasks: [AbortHandle; 2],
 }
 
@@ -122,7 +124,7 @@ impl EtcdBackend {
             tokio::spawn(Arc::clone(&shared).run()).abort_handle(),
             tokio::spawn(Arc::clone(&shared).tidy()).abort_handle(),
         ];
-        EtcdBackend { shared, guarantees: guarantees(), tasks }
+        EtcdBackend { shared, guarantees: guarantees(), shown: Shown::default(), tasks }
     }
 }
 
@@ -156,7 +158,13 @@ impl Backend for EtcdBackend {
     }
 
     fn observe<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Observation>> {
-        Box::pin(self.shared.look_at(election))
+        Box::pin(async move {
+            let seen = self.shared.look_at(election).await?;
+            if let Some(token) = seen.leader.as_ref().and_then(|leader| leader.token) {
+                self.shown.pass(election, token)?;
+            }
+            Ok(seen)
+        })
     }
 
     fn watch<'a>(

@@ -5,6 +5,7 @@ mod etcd;
 pub(crate) mod file;
 mod memory;
 mod record;
+mod shown;
 mod signals;
 #[cfg(feature = "etcd")]
 mod tls;

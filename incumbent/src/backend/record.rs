@@ -15,6 +15,7 @@ use incumbent_core::{
 
 use tracing::warn;
 
+use crate::backend::shown::Shown;
 use crate::clock;
 
 /// Moves of one attempt that follow each other without waiting: create, read, take, and two lost races.
@@ -24,8 +25,7 @@ const MOVES: usize = 6;
 pub(crate) struct RecordBackend<S> {
     store: S,
     campaigns: Mutex<BTreeMap<(ElectionName, Nonce), Campaign>>,
-    /// The highest token that was shown of each election.
-    shown: Mutex<BTreeMap<ElectionName, u64>>,
+    shown: Shown,
 }
 
 /// What one campaign remembers between its calls.
@@ -41,7 +41,7 @@ struct Campaign {
 
 impl<S: RecordStore> RecordBackend<S> {
     pub(crate) fn new(store: S) -> RecordBackend<S> {
-        RecordBackend { store, campaigns: Mutex::default(), shown: Mutex::default() }
+        RecordBackend { store, campaigns: Mutex::default(), shown: Shown::default() }
     }
 
     fn campaigns(&self) -> MutexGuard<'_, BTreeMap<(ElectionName, Nonce), Campaign>> {
@@ -56,23 +56,6 @@ impl<S: RecordStore> RecordBackend<S> {
             mine: None,
         };
         change(self.campaigns().entry((claim.election.clone(), claim.nonce)).or_insert_with(new))
-    }
-
-    /// A record whose token is lower than one that was shown before has been put back from a copy.
-    fn never_goes_back(&self, election: &ElectionName, seen: &Seen) -> Result<()> {
-        let Seen::Record(Stored { token, .. }, _) = seen else { return Ok(()) };
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let highest = shown.entry(election.clone()).or_default();
-        if token < highest {
-            return Err(Error::new(
-                ErrorKind::StoreRegressed,
-                format!(
-                    "the store went back: it shows token {token} of {election} after {highest}; fences are all that protects now"
-                ),
-            ));
-        }
-        *highest = *token;
-        Ok(())
     }
 
     async fn see(&self, key: &RecordKey) -> Result<Seen> {
@@ -227,7 +210,9 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
     fn observe<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Observation>> {
         Box::pin(async move {
             let seen = self.see(&election_key(election)).await?;
-            self.never_goes_back(election, &seen)?;
+            if let Seen::Record(stored, _) = &seen {
+                self.shown.pass(election, FencingToken(stored.token))?;
+            }
             let mut observation = seen.observation();
             observation.candidates = self.store.candidates(election).await?;
             if let Some(holder) = seen.holder()
