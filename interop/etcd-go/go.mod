@@ -1,6 +1,6 @@
 module incumbent/interop/etcd-go
 
-go 1.24
+go 1.24.0
 
 require go.etcd.io/etcd/client/v3 v3.5.21
 

@@ -55,7 +55,7 @@ fn stop_the_first(candidate: impl Fn() -> Proc) -> f64 {
     let leader = candidate();
     leader.wait_line(started, PATIENCE);
     let standby = candidate();
-    time_to_hand_over(leader, standby, |leader| leader.signal(Signal::TERM))
+    time_to_hand_over(leader, standby, |leader| leader.signal_group(Signal::TERM))
 }
 
 /// One write and the watch event that it causes, through etcd's JSON gateway with connections that are open already.
