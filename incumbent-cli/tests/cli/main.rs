@@ -7,6 +7,7 @@ mod generated;
 mod handover;
 mod harness;
 mod job;
+mod readme;
 mod run;
 mod signals;
 mod standby;
