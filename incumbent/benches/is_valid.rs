@@ -2,6 +2,8 @@
 //!
 //! The two are measured in turns, so that what else the machine does touches both alike.
 
+#![expect(clippy::print_stdout, reason = "a bench prints its result")]
+
 use std::hint::black_box;
 
 use incumbent::clock;

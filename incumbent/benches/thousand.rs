@@ -1,6 +1,8 @@
 //! A thousand elections in one process: how long until all are won, and what they cost when nothing happens. Takes the
 //! backend's URL from `INCUMBENT_BENCH_ON` (default `memory:`) and prints one line of JSON.
 
+#![expect(clippy::print_stdout, reason = "a bench prints its result")]
+
 use std::time::Duration;
 
 use incumbent::{CampaignEvent, clock};

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 async fn election(name: &str, ttl_ms: u64) -> Election {
     let url = format!("memory:{name}?ttl={ttl_ms}ms");
-    incumbent::connect(&url).await.unwrap().election("billing")
+    incumbent::connect(&url).await.expect("memory is always there").election("billing")
 }
 
 #[tokio::test]
