@@ -69,7 +69,14 @@ fn another_authority_needs_an_operator() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = ledger(&folder);
     admit(&ledger, &mark("old", 900)).unwrap();
-    let refused = admit(&ledger, &mark("new", 901)).unwrap_err();
+    let mut booking = begin(&ledger);
+    let refused = billing().admit(&mut booking, &mark("new", 901)).unwrap_err();
+    booking.commit().unwrap();
+    assert_eq!(
+        billing().stored(&mut begin(&ledger)).unwrap(),
+        Some(mark("old", 900)),
+        "even where it is committed"
+    );
     assert_eq!(refused.kind(), ErrorKind::Fenced);
     assert!(refused.to_string().contains("incumbent fence adopt"), "{refused}");
     let mut booking = begin(&ledger);

@@ -14,7 +14,9 @@ fn without_the_fence_a_leader_that_wakes_up_charges_twice() {
 
 #[test]
 fn what_it_does_not_understand_it_does_not_run() {
-    let (run, status) = script::run(&["--onn", "file:"]);
-    assert!(!status.success());
-    assert!(run.transcript().contains("usage: "), "{}", run.transcript());
+    for (args, answer) in [(["--onn", "file:"], "usage: "), (["--on", "files:"], "no backend is called")] {
+        let (run, status) = script::run(&args);
+        assert!(!status.success());
+        assert!(run.transcript().contains(answer), "{}", run.transcript());
+    }
 }

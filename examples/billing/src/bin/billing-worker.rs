@@ -3,12 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
 
 use billing::charge::{End, Error, charge};
 use billing::gate::Gate;
+use incumbent::ErrorKind;
 use incumbent::blocking::{self, Shutdown};
-use incumbent::{ErrorKind, Settings, connect_with};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,9 +25,7 @@ fn main() -> Result<(), Error> {
     let [ledger, url, id] = <[String; 3]>::try_from(names).map_err(|_| USAGE)?;
     let ledger = PathBuf::from(ledger);
 
-    // Short, so that the example is over soon; `?ttl=` in the URL wins.
-    let settings = Settings { ttl: Duration::from_secs(2), ..Settings::default() };
-    let election = blocking::wait(connect_with(&url, settings))?.election("billing");
+    let election = billing::connect(&url)?.election("billing");
     let end = blocking::run_until(election.candidate(id), &on_signal()?, |leadership| {
         if let Some(token) = leadership.token() {
             gate.say(format_args!("leading {token}"));

@@ -19,9 +19,9 @@ const SUBSCRIPTIONS: i64 = 10_000;
 const BETWEEN: i64 = 1_000;
 /// How long nothing may happen before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a successor of a frozen leader may take. Longer, and the leader froze inside the election store's own commit, where
-/// nobody can take over until it wakes up.
-const TAKEOVER: Duration = Duration::from_secs(12);
+/// How many ttls a successor of a frozen leader may take. Longer, and the leader froze inside the election store's own commit,
+/// where nobody can take over until it wakes up.
+const TAKEOVER: u32 = 6;
 /// How long the successor of a leader that froze inside a transaction is watched.
 const WATCHED: Duration = Duration::from_secs(1);
 
@@ -72,8 +72,9 @@ pub struct Outcome {
 /// Runs it.
 ///
 /// # Errors
-/// A replica failed or hung, or the ledger cannot be read.
+/// The store's URL is wrong, a replica failed or hung, or the ledger cannot be read.
 pub fn run(plan: Plan) -> Result<Outcome, Error> {
+    let takeover = crate::connect(&plan.on)?.settings().ttl * TAKEOVER;
     Ledger::create(&plan.ledger, SUBSCRIPTIONS)?;
     let (words, heard) = mpsc::channel();
     let mut run = Run {
@@ -81,6 +82,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
         plan,
         words,
         heard,
+        takeover,
         replicas: Vec::new(),
         blows: 0,
         next_blow: BETWEEN,
@@ -108,6 +110,7 @@ struct Run {
     ledger: Ledger,
     words: Sender<Said>,
     heard: Receiver<Said>,
+    takeover: Duration,
     replicas: Vec<Replica>,
     /// How many were dealt.
     blows: usize,
@@ -234,7 +237,7 @@ impl Run {
         // Its successor stands before its next batch, so it has charged this one, and the ledger is not locked.
         let passed =
             |said: &Said| said.replica != leader && matches!(said.word, Word::Before(next, _) if next > last);
-        let Some(successor) = self.until(TAKEOVER, passed)? else { return self.thaw(leader, last) };
+        let Some(successor) = self.until(self.takeover, passed)? else { return self.thaw(leader, last) };
         tell(format_args!(
             "{} has charged {first} to {last}; {} wakes up",
             name(successor.replica),
@@ -262,7 +265,7 @@ impl Run {
         self.replicas[leader].signal(Signal::STOP)?;
         tell(format_args!("{} frozen in the transaction that charges {first} to {last}", name(leader)));
         let waits = |said: &Said| said.replica != leader && said.word == Word::Waiting;
-        let Some(successor) = self.until(TAKEOVER, waits)? else { return self.thaw(leader, last) };
+        let Some(successor) = self.until(self.takeover, waits)? else { return self.thaw(leader, last) };
         let before = self.ledger.audit()?;
         thread::sleep(WATCHED);
         if self.ledger.audit()? != before {
