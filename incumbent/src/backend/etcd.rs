@@ -13,9 +13,6 @@ mod proto;
 mod session;
 mod watch;
 
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
