@@ -78,7 +78,7 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
             }
             None => None,
         },
-        patience: (settings.ttl / 6).clamp(Duration::from_millis(500), Duration::from_secs(2)),
+        patience: (settings.ttl / 60).clamp(Duration::from_millis(50), Duration::from_millis(250)),
     };
     let (keys, ttl) = (Keys::new(&url.path), settings.ttl);
     let client = Client::new(config)?;

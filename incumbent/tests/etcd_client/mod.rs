@@ -19,7 +19,7 @@ use super::proto::{DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutRespo
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// For one endpoint of several.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Runs a test on the kind of runtime that the driver has.
 fn run(test: impl Future<Output = ()>) {

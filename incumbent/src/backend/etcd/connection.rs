@@ -1,12 +1,15 @@
 //! One connection to one member at a time: which member, when to give it up for another, and whether it is the same
 //! cluster.
 
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
 use tokio::sync::watch;
@@ -28,6 +31,8 @@ use crate::clock;
 const PENALTY: Duration = Duration::from_secs(5);
 /// How long the search for an endpoint goes on, whoever still waits for it.
 const SEARCH: Duration = Duration::from_secs(5);
+/// The pause before an endpoint that failed is tried again in the same search.
+const AGAIN: Duration = Duration::from_millis(100);
 /// etcd closes a connection that is pinged more often than every 5 s, or while no stream is open.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +48,7 @@ pub(super) struct Config {
     pub(super) tls: Option<Tls>,
     /// `None` if etcd has no users, or takes the name in the client certificate.
     pub(super) credentials: Option<Credentials>,
-    /// With other endpoints to try, no longer than this is spent on connecting to one.
+    /// An endpoint that has not answered for this long gets company by the next one.
     pub(super) patience: Duration,
 }
 
@@ -182,7 +187,7 @@ impl Connections {
         let (found, search) = watch::channel(None);
         let connections = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = connections.connect_to_any(Instant::now() + SEARCH).await;
+            let outcome = connections.connect_to_any().await;
             let mut state = connections.lock();
             state.search = None;
             if let Ok(link) = &outcome {
@@ -194,30 +199,46 @@ impl Connections {
         search
     }
 
-    async fn connect_to_any(&self, until: Instant) -> Result<Link> {
-        let order = self.order();
-        let mut failures = Vec::new();
-        for (tried, index) in order.iter().copied().enumerate() {
-            let remaining = until.saturating_duration_since(Instant::now());
-            let share = match order.len() - tried {
-                1 => remaining,
-                left => (remaining / left as u32).min(self.config.patience),
-            };
-            let host = &self.config.endpoints[index];
-            let failure = match timeout(share, self.connect(index)).await {
-                Ok(Ok(link)) => return Ok(link),
-                Ok(Err(failure)) => failure,
-                Err(_) => failure::error(
-                    ErrorKind::Unavailable,
-                    host,
-                    format_args!("no connection within {share:?}"),
-                ),
-            };
-            tracing::debug!(%host, %failure, "endpoint does not work");
-            self.lock().penalty[index] = clock::now() + PENALTY;
-            failures.push(failure);
+    /// Tries the endpoints at the same time, each a little after the one before; the first that answers is taken. Ends
+    /// without one when each has failed, or after [`SEARCH`].
+    async fn connect_to_any(&self) -> Result<Link> {
+        let until = Instant::now() + SEARCH;
+        let mut waiting = self.order().into_iter();
+        let mut failures = BTreeMap::new();
+        let mut attempts: FuturesUnordered<_> =
+            waiting.next().into_iter().map(|index| self.attempt(index, Duration::ZERO)).collect();
+        while failures.len() < self.config.endpoints.len() {
+            tokio::select! {
+                Some((index, outcome)) = attempts.next() => {
+                    let failure = match outcome {
+                        Ok(link) => return Ok(link),
+                        Err(failure) => failure,
+                    };
+                    tracing::debug!(host = self.config.endpoints[index], %failure, "endpoint does not work");
+                    self.lock().penalty[index] = clock::now() + PENALTY;
+                    failures.insert(index, failure);
+                    // While others do not answer at all, this one may recover.
+                    attempts.push(self.attempt(index, AGAIN));
+                    attempts.extend(waiting.next().map(|index| self.attempt(index, Duration::ZERO)));
+                }
+                () = tokio::time::sleep(self.config.patience), if waiting.len() > 0 => {
+                    attempts.extend(waiting.next().map(|index| self.attempt(index, Duration::ZERO)));
+                }
+                () = tokio::time::sleep_until(until) => break,
+            }
         }
-        Err(summary(failures))
+        let silent = |host: &String| {
+            failure::error(ErrorKind::Unavailable, host, format_args!("no answer within {SEARCH:?}"))
+        };
+        let hosts = self.config.endpoints.iter().enumerate();
+        Err(summary(
+            hosts.map(|(index, host)| failures.remove(&index).unwrap_or_else(|| silent(host))).collect(),
+        ))
+    }
+
+    async fn attempt(&self, index: usize, pause: Duration) -> (usize, Result<Link>) {
+        tokio::time::sleep(pause).await;
+        (index, self.connect(index).await)
     }
 
     async fn connect(&self, index: usize) -> Result<Link> {
@@ -258,13 +279,13 @@ impl Connections {
             .map_err(|cause| failure::cannot_connect(cause, host))
     }
 
-    /// Asks for something without effect. A connection that cannot work (a refused client certificate, plain text
-    /// against TLS, a member without a leader, another cluster) shows it here, where nothing is in doubt.
+    /// Asks for something without effect, for which the member needs the cluster. A connection that cannot work (a refused
+    /// client certificate, plain text against TLS, a member that is cut off, another cluster) shows it here, where nothing
+    /// is in doubt.
     async fn probe(&self, link: &Link) -> Result<()> {
         let pass = self.auth.pass(link).await?;
         let key = b".incumbent".to_vec();
-        let mut request =
-            Request::new(RangeRequest { key, serializable: true, count_only: true, ..Default::default() });
+        let mut request = Request::new(RangeRequest { key, count_only: true, ..Default::default() });
         pass.stamp(&mut request);
         match link.send(request).await {
             Ok(answer) => self.check(link, answer.header(), Effect::None).map(drop),
