@@ -3,12 +3,15 @@
 //! other: at no moment are two leaderships valid, and where a healthy majority can be reached, none is lost.
 #![cfg(feature = "etcd")]
 
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use incumbent::{Campaign, CampaignEvent, Leadership, Settings};
 use testkit::stall::Stall;
 use testkit::{Etcd, Version, now};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Three election timeouts of etcd fit between a renewal and the moment at which an outage is declared.
 const TTL: Duration = Duration::from_secs(10);
@@ -16,6 +19,9 @@ const TTL: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(20);
 /// After it, for what the old leader has in store.
 const AFTERMATH: Duration = Duration::from_secs(6);
+
+/// etcd copies what it has applied into its database ten times a second.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// Which members the candidate knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +32,32 @@ enum Route {
     Follower,
     /// All, the one that is going to stall first.
     All,
+}
+
+/// Writes something now and then, as any cluster in use does, whatever comes of it.
+struct Writer(Arc<AtomicBool>);
+
+impl Writer {
+    fn start(etcd: &Etcd) -> Writer {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut etcdctl = etcd.etcdctl_command();
+        etcdctl.args(["--command-timeout=1s", "put", "unrelated", "x"]);
+        etcdctl.stdout(Stdio::null()).stderr(Stdio::null());
+        let stopped = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let _ = etcdctl.status();
+                std::thread::sleep(QUIET);
+            }
+        });
+        Writer(stop)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 async fn candidate(endpoints: &[String], id: &str) -> Campaign {
@@ -60,8 +92,13 @@ async fn run(version: Version, route: Route) {
     let mut rival = candidate(&[member(2)], "rival").await;
     // Until the rival is in the queue.
     while !matches!(rival.next().await, Some(CampaignEvent::LeaderChanged(Some(_)))) {}
+    // In a quiet moment between two renewals, so that what hangs is the log, with the next write, and not the copy of the
+    // last one into the database, which would hang keep-alives too.
+    term.extended(term.valid_until()).await;
+    sleep(QUIET).await;
     let begin = now();
     let stall = Stall::fdatasync(etcd.pid(stalled), STALL);
+    let _writer = Writer::start(&etcd);
 
     let watch_holder = async {
         loop {
