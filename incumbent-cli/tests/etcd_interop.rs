@@ -34,7 +34,15 @@ impl Peer {
             }
             Peer::Lock => {
                 let mut command = etcd.etcdctl_command();
-                command.args(["lock", "--ttl=2", "billing", "--", "sh", "-c", "echo elected; exec sleep 600"]);
+                command.args([
+                    "lock",
+                    "--ttl=2",
+                    "billing",
+                    "--",
+                    "sh",
+                    "-c",
+                    "echo elected; exec sleep 600",
+                ]);
                 command
             }
             Peer::Go => {

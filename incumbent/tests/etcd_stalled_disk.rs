@@ -102,14 +102,12 @@ async fn run(version: Version, route: Route) {
 
     let watch_holder = async {
         loop {
-            match holder.next().await.expect("the campaign goes on") {
-                event @ (CampaignEvent::Stopping { .. } | CampaignEvent::Lost(_)) => {
-                    holder.work_stopped();
-                    if matches!(event, CampaignEvent::Lost(_)) {
-                        return event;
-                    }
-                }
-                _ => {}
+            let event = holder.next().await.expect("the campaign goes on");
+            if matches!(event, CampaignEvent::Stopping { .. } | CampaignEvent::Lost(_)) {
+                holder.work_stopped();
+            }
+            if matches!(event, CampaignEvent::Lost(_)) {
+                return event;
             }
         }
     };
