@@ -47,13 +47,16 @@ pub(crate) fn for_how_long(leader: &Leader) -> String {
     age.map(|age| format!(" for {}", span(age))).unwrap_or_default()
 }
 
+/// What a transport says above the cause.
+const SAYING_NOTHING: [&str; 1] = ["transport error"];
+
 /// An error with all that caused it.
 pub(crate) fn error(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
+        if !text.contains(&cause_text) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();

@@ -145,6 +145,24 @@ fn a_store_that_is_not_there_is_told_at_once_and_waited_for() {
     assert_eq!((status, out.as_str()), (125, ""), "{err}");
 }
 
+/// What is wrong with the URL needs no server to be told.
+#[test]
+fn a_url_that_cannot_work_is_an_error_at_once() {
+    let world = World::new();
+    for (url, hint) in [
+        ("etcd://", "needs a host"),
+        ("etcd://127.0.0.1:1?tsl=on", "did you mean tls?"),
+        ("etcd://127.0.0.1:1?ca=/no/such/file", "cannot read ca=/no/such/file"),
+        ("etcd://127.0.0.1:1?password_file=/no/such/file", "password_file= needs a user"),
+        ("etcd://me@127.0.0.1:1?password_file=/no/such/file", "/no/such/file cannot be read"),
+        ("etcd://me@127.0.0.1:1", "a user needs a password"),
+    ] {
+        let (status, out, err) = ended(&world.run(&["--on", url], "echo started"));
+        assert_eq!((status, out.as_str()), (125, ""), "{url}: {err}");
+        assert!(err.contains(hint), "{url}: {err}");
+    }
+}
+
 #[test]
 fn a_refusal_is_fatal_before_the_first_term() {
     let (world, etcd) =

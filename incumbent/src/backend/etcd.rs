@@ -76,6 +76,9 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
                     url.secret()?.ok_or_else(|| bad("etcd: a user needs a password; use password_file="))?;
                 Some(Credentials { user: user.clone(), password })
             }
+            None if url.parameter("password_file").is_some() => {
+                return Err(bad("etcd: password_file= needs a user; write etcd://USER@HOST"));
+            }
             None => None,
         },
         patience: (settings.ttl / 60).clamp(Duration::from_millis(50), Duration::from_millis(250)),
