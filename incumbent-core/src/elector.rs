@@ -537,16 +537,20 @@ impl Elector {
         }
     }
 
-    /// A hint is followed at once if the last try is not too fresh: hints that a try causes must not make it spin.
+    /// A hint is followed at once if the last try is not too fresh: hints that a try causes must not make it spin, and
+    /// hints of an outage must not defeat the back-off.
     fn look(&mut self, now: BootInstant) {
         let timing = self.config.timing;
+        let spacing = match &self.state {
+            _ if self.failures > 0 => timing.retry_pause,
+            State::Campaigning { .. } => timing.hint_spacing(),
+            _ => timing.call_spacing(),
+        };
+        let at = now.max(self.tried_at + spacing);
         match (&mut self.state, &mut self.pending) {
             (State::Campaigning { .. } | State::Leading(_), Some(pending)) => pending.look_again = true,
-            (State::Campaigning { next_try, .. }, None) => {
-                *next_try = now.max(self.tried_at + timing.hint_spacing()).min(*next_try);
-            }
+            (State::Campaigning { next_try, .. }, None) => *next_try = at.min(*next_try),
             (State::Leading(term), None) => {
-                let at = now.max(self.tried_at + timing.call_spacing());
                 term.next_renew = at.min(term.next_renew);
                 term.read_handover = Some(at.min(term.read_handover.unwrap_or(at)));
             }
@@ -572,6 +576,8 @@ impl Elector {
                 if term.stopping.is_none() {
                     let until = self.config.timing.drain.map(|drain| now + drain);
                     self.begin_stop(reason, until);
+                    // A drain of nothing is over at once.
+                    self.expire(now);
                 }
             }
         }

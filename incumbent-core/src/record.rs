@@ -168,7 +168,7 @@ impl Seen {
     /// Understands what was read.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if a newer release wrote it: it is refused unchanged.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if a newer release wrote it: it is refused unchanged.
     pub fn new(stored: Option<Stored>) -> Result<Seen> {
         let Some(stored) = stored else { return Ok(Seen::Absent) };
         refuse_newer(&stored.body, FORMAT, "the record")?;

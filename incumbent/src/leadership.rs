@@ -211,9 +211,11 @@ impl Leadership {
     }
 
     /// Gives up this term: the work is told to stop, and when it has returned the grant is released. The candidate campaigns
-    /// again after a pause. Returns at once.
+    /// again after a pause. Returns at once. A term that is over has nothing to give up, and a later one is not meant.
     pub fn resign(&self) {
-        let _ = self.0.inputs.send(Input::Stop(StopReason::Resigned));
+        if self.0.lost.borrow().is_none() {
+            let _ = self.0.inputs.send(Input::Stop(StopReason::Resigned));
+        }
     }
 
     /// Says that the work is alive, where [`Candidate::liveness`](crate::Candidate::liveness) asks for it.

@@ -48,8 +48,9 @@ impl Run {
             old_calls: Vec::new(),
         };
         let ttl = Duration::from_millis(500 + run.below(30_000));
-        let drain = match run.below(4) {
+        let drain = match run.below(5) {
             0 => None,
+            4 => Some(Duration::ZERO),
             1 => Some(ttl / 8),
             2 => Some(ttl),
             _ => Some(ttl * 3),
