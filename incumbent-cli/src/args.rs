@@ -239,6 +239,9 @@ pub(crate) struct CheckpointPutArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show what a fence has seen, or move it to another authority

@@ -20,7 +20,7 @@ const LEASE_FILE: &str = "INCUMBENT_LEASE_FILE";
 pub(crate) fn checkpoint(action: &CheckpointAction) -> ExitCode {
     match action {
         CheckpointAction::Get(args) => answer(args.json, async { no_if_over(args.json, get(args).await) }),
-        CheckpointAction::Put(args) => answer(false, async { no_if_over(false, put(args).await) }),
+        CheckpointAction::Put(args) => answer(args.json, async { no_if_over(args.json, put(args).await) }),
     }
 }
 
@@ -41,6 +41,13 @@ struct Value<'a> {
     bytes: Option<usize>,
     text: Option<&'a str>,
     hex: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    election: &'a str,
+    token: FencingToken,
+    bytes: usize,
 }
 
 async fn get(args: &CheckpointGetArgs) -> Answer {
@@ -78,6 +85,9 @@ async fn put(args: &CheckpointPutArgs) -> Answer {
     let checkpoint = connection.election(job.election.as_str()).checkpoint()?;
     job.check()?;
     checkpoint.put_under(job.token, &value).await?;
+    if args.json {
+        print_json(&Written { election: job.election.as_str(), token: job.token, bytes: value.len() })?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

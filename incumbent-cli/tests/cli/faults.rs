@@ -156,6 +156,28 @@ fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
     token(&b);
 }
 
+/// Both frozen: nobody can kill the job, but it can see for itself that its term is over. Awake, they kill what is left.
+#[test]
+fn a_job_whose_keepers_are_frozen_sees_the_end_of_its_term_itself() {
+    let world = World::new();
+    let script = "echo \"leading $INCUMBENT_TOKEN\"; setsid sh -c 'echo $$ > orphan; exec sleep 600' & \
+                  while \"$INCUMBENT\" check; do sleep 0.05; done; echo stopped; sleep 600";
+    let run = |id: &str| world.run(&["--on=file:store", &format!("--id={id}"), "--ttl=5s"], script);
+    let a = run("a");
+    let first = token(&a);
+    let orphan = pid_in(&world.path("orphan"));
+    let guardian = guardian(&a);
+    freeze_outside_of_a_commit(&a, &world);
+    send(guardian, Signal::STOP);
+    a.wait_line(|line| line == "stopped", SOON);
+    let b = run("b");
+    assert!(token(&b) > first);
+    send(guardian, Signal::CONT);
+    a.signal(Signal::CONT);
+    assert!(testkit::wait_until(SOON, || !lives(orphan)));
+    a.wait_line(|line| line.starts_with("standby: billing is led by b"), SOON);
+}
+
 /// A state directory that is a file, or cannot be made, or has no room: a clear error at once.
 #[test]
 fn a_state_directory_that_cannot_be_used_is_a_clear_error() {

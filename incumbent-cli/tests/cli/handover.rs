@@ -110,8 +110,10 @@ fn a_checkpoint_goes_from_one_leader_to_the_next() {
     let (code, _, err) = run("printf 'page 7' | \"$INCUMBENT\" checkpoint put");
     assert_eq!(code, 0, "{err}");
     assert_eq!(run("\"$INCUMBENT\" checkpoint get").1.trim_end(), "page 7");
-    let (code, _, err) = run("printf 'page 8' > value; \"$INCUMBENT\" checkpoint put value");
+    let (code, out, err) = run("printf 'page 8' > value; \"$INCUMBENT\" checkpoint put value --json");
     assert_eq!(code, 0, "{err}");
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&answer["v"], &answer["bytes"]), (&1.into(), &6.into()), "{out}");
     assert_eq!(world.output(&["checkpoint", "get", "billing", ON]).1.trim_end(), "page 8");
     let (_, out, _) = world.output(&["checkpoint", "get", "billing", ON, "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
