@@ -9,9 +9,9 @@ use incumbent_core::record::{RecordKey, RecordStore, TokenRule};
 use incumbent_core::{
     Authority, BoxFuture, BoxStream, Claim, Contender, ElectionName, Nonce, Result, Settings, Stored, Swapped,
 };
-use tokio::sync::watch;
 
 use crate::backend::record::RecordBackend;
+use crate::backend::signals::Signals;
 use crate::clock;
 use crate::thread::Factory;
 use crate::url::{StoreUrl, bad};
@@ -50,14 +50,13 @@ pub(crate) fn open(url: &StoreUrl, _settings: &Settings) -> Result<Factory> {
 struct Space {
     authority: Authority,
     inner: Mutex<Inner>,
+    signals: Signals,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<RecordKey, Stored>,
     candidates: BTreeMap<ElectionName, BTreeMap<Nonce, Contender>>,
-    /// Who waits for news of an election.
-    signals: BTreeMap<ElectionName, watch::Sender<u64>>,
     /// Counts writes of the whole space: never goes back, whatever is deleted.
     count: u64,
 }
@@ -69,7 +68,7 @@ impl Space {
         let mut spaces = spaces.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || {
             let authority = Authority::new(format!("memory:{}:{name}", std::process::id()));
-            Arc::new(Space { authority, inner: Mutex::default() })
+            Arc::new(Space { authority, inner: Mutex::default(), signals: Signals::default() })
         };
         spaces.entry(name.to_owned()).or_insert_with(new).clone()
     }
@@ -130,21 +129,14 @@ impl RecordStore for MemoryStore {
                 TokenRule::Set(token) => token.0,
             };
             inner.records.insert(key.clone(), Stored { version, token, body });
-            let signal = inner.signals.get(&key.election);
-            if signal.is_some_and(|signal| signal.send(version).is_err()) {
-                inner.signals.remove(&key.election);
-            }
+            drop(inner);
+            self.space.signals.send(key.election.as_str());
             Ok(Swapped::Done { version, token, sent_at })
         })
     }
 
     fn changes<'a>(&'a self, election: &'a ElectionName) -> Option<BoxStream<'a, Result<()>>> {
-        let signal = &mut self.space.lock().signals;
-        let changed = signal.entry(election.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe();
-        Some(Box::pin(futures_util::stream::unfold(changed, |mut changed| async move {
-            changed.changed().await.ok()?;
-            Some((Ok(()), changed))
-        })))
+        Some(self.space.signals.subscribe(election.as_str()))
     }
 
     fn hold<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Option<String>>> {

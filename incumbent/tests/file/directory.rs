@@ -64,7 +64,7 @@ fn a_directory_that_cannot_be_written_is_refused() {
 #[test]
 fn what_is_no_place_or_cannot_work_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    for url in ["file://host/path", "file:/tmp?tttl=1s", "file:/tmp?ttl=100ms"] {
+    for url in ["file://host/path", "file:~/state", "file:/tmp?tttl=1s", "file:/tmp?ttl=100ms"] {
         let error = runtime.block_on(async {
             match incumbent::connect(url).await {
                 Ok(connection) => connection.election("billing").candidate("a").campaign().unwrap_err(),

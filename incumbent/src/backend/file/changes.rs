@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::warn;
+
 use crate::backend::signals::Signals;
 
 /// How often everyone looks where nothing tells.
@@ -14,18 +16,24 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Tells `signals` of what happens in `dir`, for ever.
 pub(super) async fn follow(dir: PathBuf, signals: Arc<Signals>) {
-    #[cfg(target_os = "linux")]
     let mut told = false;
     loop {
-        #[cfg(target_os = "linux")]
-        if let Err(error) = linux::until_gap(&dir, &signals).await
+        if let Err(error) = until_gap(&dir, &signals).await
             && !std::mem::replace(&mut told, true)
         {
-            tracing::warn!(%error, dir = %dir.display(), "no news of changes; looking every {POLL:?}");
+            warn!(%error, dir = %dir.display(), "no news of changes; looking every {POLL:?}");
         }
         signals.send_all();
         tokio::time::sleep(POLL).await;
     }
+}
+
+#[cfg(target_os = "linux")]
+use linux::until_gap;
+
+#[cfg(not(target_os = "linux"))]
+async fn until_gap(_dir: &std::path::Path, _signals: &Signals) -> std::io::Result<()> {
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]

@@ -18,9 +18,12 @@ use incumbent_core::{Claim, Contender, ElectionName, Nonce, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
+use serde::{Deserialize, Serialize};
+
 use super::failure::failure;
 use super::format::{self, Named};
 
+const FORMAT: u32 = 1;
 /// How often a new file is tried to be locked: someone who tests it holds it for an instant.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -70,14 +73,23 @@ pub(crate) fn lock_of(nonce: Nonce) -> Option<Arc<File>> {
     shared().get(&nonce)?.upgrade()
 }
 
+/// What the file says of its campaign, for whoever lists the candidates.
+#[derive(Serialize, Deserialize)]
+struct Content {
+    v: u32,
+    #[serde(flatten)]
+    contender: Contender,
+}
+
 fn create(path: &Path, claim: &Claim) -> io::Result<File> {
     let contender =
         Contender { id: claim.id.to_string(), nonce: Some(claim.nonce), address: claim.address.clone() };
+    let content = Content { v: FORMAT, contender };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     for _ in 0..TRIES {
         let mut file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
         let written = lock(&file).and_then(|()| {
-            serde_json::to_writer(&file, &contender)?;
+            serde_json::to_writer(&file, &content)?;
             file.write_all(b"\n")?;
             // Until it was locked, a sweeper could take it for a dead one's.
             Ok(file.metadata()?.nlink() > 0)
@@ -193,7 +205,7 @@ fn contender(path: &Path) -> Option<Contender> {
     let mut file = format::open(path).ok()?;
     file.rewind().ok()?;
     file.take(4096).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    serde_json::from_str(&text).ok().map(|content: Content| content.contender)
 }
 
 /// Names this boot of this machine: after the next one every lock is free, and means nothing.

@@ -76,6 +76,11 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     }
     let dir = match url.path.as_str() {
         "" => default_state_dir()?,
+        path if path.starts_with('~') => {
+            return Err(bad(format!(
+                "{path:?}: the shell does not put your home there; write the path in full"
+            )));
+        }
         path => std::path::absolute(path)
             .map_err(|error| bad(format!("{path:?} is no path: {error}")).with_source(error))?,
     };
@@ -164,7 +169,12 @@ impl FileStore {
         loop {
             let job = commit.clone();
             match self.run(move |disk, cancelled| disk.commit(&job, cancelled)).await? {
-                Outcome::Done { version, token } => return Ok(Swapped::Done { version, token, sent_at }),
+                Outcome::Done { version, token } => {
+                    if commit.token == TokenRule::Raise {
+                        self.sweep_predecessor(commit);
+                    }
+                    return Ok(Swapped::Done { version, token, sent_at });
+                }
                 Outcome::Conflict => return Ok(Swapped::Conflict),
                 Outcome::Busy if clock::now().since(sent_at) < self.patience => {
                     tokio::time::sleep(pause).await;
@@ -187,6 +197,18 @@ impl FileStore {
     }
 }
 
+impl FileStore {
+    /// Removes what the dead holder of the record that was overwritten has left.
+    fn sweep_predecessor(&self, commit: Arc<Commit>) {
+        let disk = self.disk.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Some(before) = &commit.expected {
+                liveness::sweep_predecessor(&disk.dir, &commit.key.election, &before.body);
+            }
+        });
+    }
+}
+
 impl Disk {
     fn commit(&self, commit: &Commit, cancelled: &AtomicBool) -> Result<Outcome> {
         let outcome = match commit.run(&self.dir, cancelled) {
@@ -201,9 +223,6 @@ impl Disk {
         if commit.token == TokenRule::Raise && matches!(outcome, Outcome::Done { .. }) {
             let authority = place::identity(&self.dir).map_err(|error| error.ambiguous(true))?;
             *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = authority;
-            if let Some(before) = &commit.expected {
-                liveness::sweep_predecessor(&self.dir, &commit.key.election, &before.body);
-            }
         }
         Ok(outcome)
     }
