@@ -93,18 +93,6 @@ impl Narrator {
     }
 }
 
-/// For what the library logs.
-impl Write for Narrator {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send(bytes.to_vec());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn style(tone: Tone) -> Style {
     match tone {
         Tone::Calm => Style::new().bold(),

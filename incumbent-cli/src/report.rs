@@ -48,6 +48,8 @@ pub(crate) enum Report<'a> {
     Note { message: &'a str },
     /// Something that should be changed.
     Warning { message: &'a str },
+    /// What the library logs.
+    Log { message: &'a str },
     /// Why this process ends.
     Error { message: &'a str },
     /// This process ends. What is not released runs out by itself.
@@ -260,6 +262,7 @@ impl Reporter {
             ),
             Report::Note { message } => (Normal, Tone::Calm, "note", (*message).to_owned()),
             Report::Warning { message } => (Quiet, Tone::Warning, "warning", (*message).to_owned()),
+            Report::Log { message } => (Verbose, Tone::Calm, "log", (*message).to_owned()),
             Report::Error { message } => (Quiet, Tone::Error, "error", (*message).to_owned()),
             Report::Ended { released: true, .. } => (Normal, Tone::Calm, "released", election.clone()),
             Report::Ended { .. } => (Normal, Tone::Calm, "ended", String::new()),

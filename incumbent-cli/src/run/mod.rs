@@ -3,6 +3,7 @@
 mod backoff;
 mod command;
 mod job;
+mod library;
 mod runner;
 mod signals;
 mod trouble;
@@ -41,9 +42,6 @@ fn lead(args: RunArgs, narrator: &Narrator) -> u8 {
         level: level(&args),
         json: args.json,
     };
-    if args.verbose > 1 {
-        log(narrator);
-    }
     if let Err(missing) = command::look_for(&args.command[0]) {
         reporter.error(&missing.message);
         return missing.exit_code;
@@ -66,6 +64,7 @@ fn prepare(args: RunArgs, mut reporter: Reporter) -> Result<(Plan, Reporter)> {
     let store = Store::choose(&args.store, Some(&args.term))?;
     let (id, _) = identity::choose(args.id.as_ref())?;
     reporter.id = id.to_string();
+    library::listen(reporter.clone(), args.verbose > 1);
     store.note().iter().for_each(|note| reporter.note(note));
     store.warnings().iter().for_each(|warning| reporter.warn(warning));
     if cfg!(not(target_os = "linux")) {
@@ -94,15 +93,4 @@ fn level(args: &RunArgs) -> Level {
         (false, 0) => Level::Normal,
         (false, _) => Level::Verbose,
     }
-}
-
-/// What the library logs goes the same way as our own lines, so that it cannot block either.
-fn log(narrator: &Narrator) {
-    let narrator = narrator.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(move || narrator.clone())
-        .with_ansi(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new("incumbent=debug,incumbent_core=debug"));
-    // A second subscriber can only be refused, and there is no first.
-    let _ = subscriber.try_init();
 }

@@ -139,3 +139,30 @@ fn a_leader_whose_record_is_deleted_kills_its_job_and_campaigns_again() {
     assert!(!lives(job));
     assert!(a.text(Stream::Err).contains("lost: "), "{}", a.transcript());
 }
+
+/// A record that nobody can read counts as held for one ttl, and it is told why nothing happens meanwhile.
+#[test]
+fn a_record_that_is_garbage_is_waited_for_and_told_of() {
+    let world = World::new();
+    assert_eq!(code(&world.run(&["--on=file:store"], "exit 0")), 0);
+    std::fs::write(world.path("store/billing.record"), "garbage").expect("a file");
+    let begun = now();
+    let (code, out, err) = ended(&world.run(&["--on=file:store", "--ttl=3s"], "echo led"));
+    assert_eq!((code, out.as_str()), (0, "led\n"), "{err}");
+    assert!(now().since(begun) >= Duration::from_secs(3), "{err}");
+    assert!(err.starts_with("warning: the record counts as held for one ttl, because "), "{err}");
+}
+
+/// A newer release wrote it: it is left as it is, and the operator is told.
+#[test]
+fn a_record_of_a_newer_format_is_an_error_at_once() {
+    let world = World::new();
+    assert_eq!(code(&world.run(&["--on=file:store"], "exit 0")), 0);
+    let path = world.path("store/billing.record");
+    let newer = std::fs::read_to_string(&path).expect("a record").replace("\"v\":1", "\"v\":99");
+    std::fs::write(&path, &newer).expect("a file");
+    let (code, out, err) = ended(&world.run(&["--on=file:store"], "echo led"));
+    assert_eq!((code, out.as_str()), (125, ""), "{err}");
+    assert!(err.contains("newer than") && err.contains("update this program"), "{err}");
+    assert_eq!(std::fs::read_to_string(&path).expect("a record"), newer, "it was changed");
+}
