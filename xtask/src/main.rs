@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a program for people at a terminal")]
 
 mod bench;
+mod conformance;
 mod groups;
 mod process;
 mod protos;
@@ -35,6 +36,8 @@ enum Task {
     Verify(verify::Options),
     /// Generate what is generated, and apply what clippy and rustfmt would change
     Fix,
+    /// The numbered rules on one backend, with full counts
+    Conformance(conformance::Options),
     /// Measure what the system must reach, beside the tools that it replaces
     Bench(bench::Options),
     /// Start and stop real servers to try things on
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Ci => test::run(&test::Options::default()).and_then(|()| verify::deny()),
         Task::Verify(options) => verify::run(&options),
         Task::Fix => verify::fix(),
+        Task::Conformance(options) => conformance::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Servers(task) => servers::run(&task),
     };

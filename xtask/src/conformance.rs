@@ -1,0 +1,50 @@
+//! `cargo xtask conformance BACKEND`: the rules on one backend, with the counts that take too long for every test run.
+
+use clap::{Args, ValueEnum};
+
+use crate::Result;
+use crate::workspace;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The backend
+    backend: Backend,
+    /// Only the cases whose names contain this, as in `r4` or `h_many_terms`
+    filters: Vec<String>,
+    /// How many terms rule H looks back on [default: 10000 on one node, 500 on three members]
+    #[arg(long, value_name = "N")]
+    terms: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Backend {
+    Memory,
+    File,
+    /// Both versions, one node and three members
+    Etcd,
+}
+
+impl Backend {
+    /// The test targets, and how many terms each looks back on.
+    fn targets(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Backend::Memory => &[("memory", 10_000)],
+            Backend::File => &[("file", 10_000)],
+            Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500)],
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result {
+    let mut failed = Vec::new();
+    for (target, terms) in options.backend.targets() {
+        let terms = options.terms.unwrap_or(*terms).to_string();
+        let mut cargo = workspace::cargo(&["test", "-q", "-p", "incumbent-conformance", "--locked"]);
+        cargo.args(["--test", target, "--", "--terms", &terms]).args(&options.filters);
+        let status = cargo.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+        if !status.success() {
+            failed.push(*target);
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("the rules are broken on {}", failed.join(", "))) }
+}
