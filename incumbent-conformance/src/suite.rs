@@ -37,6 +37,7 @@ pub(crate) struct Case {
 pub struct Suite {
     harness: Arc<dyn Harness>,
     pub(crate) label: Option<String>,
+    rule: Option<&'static str>,
     filters: Vec<String>,
     exact: bool,
     skips: Vec<String>,
@@ -59,6 +60,7 @@ impl Suite {
         Suite {
             harness: Arc::new(harness),
             label: None,
+            rule: None,
             filters: Vec::new(),
             exact: false,
             skips: Vec::new(),
@@ -71,6 +73,13 @@ impl Suite {
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Suite {
         self.label = Some(label.into());
+        self
+    }
+
+    /// Only the cases of one rule, as in `R6`.
+    #[must_use]
+    pub fn within(mut self, rule: &'static str) -> Suite {
+        self.rule = Some(rule);
         self
     }
 
@@ -126,7 +135,8 @@ impl Suite {
             (self.filters.is_empty() || self.filters.iter().any(matches)) && !self.skips.iter().any(matches)
         };
         let all = rules::ALL.iter().flat_map(|rule| rule.cases.iter().map(move |case| (rule, *case)));
-        all.filter(|(_, case)| is_chosen(case.name)).collect()
+        all.filter(|(rule, case)| self.rule.is_none_or(|only| only == rule.id) && is_chosen(case.name))
+            .collect()
     }
 
     /// Runs the chosen cases and tells `each` as they end. Call it outside of any runtime.

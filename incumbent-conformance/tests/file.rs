@@ -97,6 +97,10 @@ impl Harness for Directory {
         done(lock_all())
     }
 
+    fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
+        Err("done in a process with a wall clock of its own, by the test wall_clock")
+    }
+
     fn hold_answers(&self, _on: bool) -> Hook<'_> {
         Err("the answer of a file has no way on which to be held")
     }

@@ -45,6 +45,10 @@ impl Harness for Memory {
         Err("memory has no disk")
     }
 
+    fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
+        Err("done in a process with a wall clock of its own, by the test wall_clock")
+    }
+
     fn hold_answers(&self, _on: bool) -> Hook<'_> {
         Err("a call to memory has no way back on which to be held")
     }

@@ -39,6 +39,9 @@ pub const STRACE: Bundle = Bundle {
     packages: &["strace", "libunwind8", "liblzma5"],
     tool: Some("strace"),
 };
+/// libfaketime, which gives a process another wall clock.
+pub const FAKETIME: Bundle =
+    Bundle { name: "faketime", suite: "bookworm", packages: &["libfaketime"], tool: None };
 /// The Go toolchain.
 pub const GO: Bundle = Bundle {
     name: "go",
@@ -48,7 +51,7 @@ pub const GO: Bundle = Bundle {
 };
 
 /// Every bundle.
-pub const BUNDLES: [&Bundle; 4] = [&ETCD_3_4, &ETCD_3_5, &STRACE, &GO];
+pub const BUNDLES: [&Bundle; 5] = [&ETCD_3_4, &ETCD_3_5, &STRACE, &FAKETIME, &GO];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.

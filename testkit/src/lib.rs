@@ -19,6 +19,7 @@ pub mod reaper;
 pub mod relay;
 pub mod stall;
 pub mod tls;
+pub mod wall_clock;
 
 pub use clock::{now, wait_until};
 pub use error::{Error, Result};
@@ -31,3 +32,4 @@ pub use relay::{Direction, Relay};
 pub use rustix::process::Signal;
 pub use stall::Stall;
 pub use tls::Certificates;
+pub use wall_clock::WallClock;

@@ -28,8 +28,8 @@ impl Backend {
     /// The test targets, and how many terms each looks back on.
     fn targets(self) -> &'static [(&'static str, u32)] {
         match self {
-            Backend::Memory => &[("memory", 10_000)],
-            Backend::File => &[("file", 10_000)],
+            Backend::Memory => &[("memory", 10_000), ("wall_clock", 10_000)],
+            Backend::File => &[("file", 10_000), ("wall_clock", 10_000)],
             Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500)],
         }
     }

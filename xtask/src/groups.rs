@@ -4,7 +4,7 @@
 //! target that belongs to none or to two is an error. A file `tests/etcd_*.rs` of any crate needs etcd servers,
 //! `tests/root_*.rs` needs root.
 
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, STRACE};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, STRACE};
 
 use crate::Result;
 use crate::targets::Target;
@@ -62,8 +62,8 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "conformance",
-        about: "the rules, on backends that need no server",
-        needs: &[],
+        about: "the rules, on backends that need no server, and libfaketime",
+        needs: &[&FAKETIME],
         steps: &[Step::Tests(|t| t.is_of("incumbent-conformance"))],
     },
     Group {
@@ -75,7 +75,7 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "testkit",
         about: "what the tests themselves stand on",
-        needs: &[],
+        needs: &[&FAKETIME],
         steps: &[Step::Tests(|t| t.is_of("testkit") || t.is_of("xtask"))],
     },
     Group {
