@@ -49,7 +49,8 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// The identity of the store, stable as long as its tokens rise.
     fn authority(&self) -> Authority;
 
-    /// True if the absence of a record is no reason to wait, because a leader sees a deletion at once.
+    /// True if the absence of a record is no reason to wait, because a leader sees a deletion at once: then the first one to
+    /// come takes it.
     fn trusts_absence(&self) -> bool {
         false
     }

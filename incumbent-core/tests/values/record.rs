@@ -123,10 +123,10 @@ fn an_absent_record_is_created_and_then_waited_for() {
 #[test]
 fn an_absent_record_is_taken_at_once_where_a_leader_sees_a_deletion() {
     let created = seen(1, 0, &Record::unheld(TTL, None));
-    assert_eq!(
-        Challenger::new(Duration::ZERO, true).judge(&claim("a", 1), &created, at(0), false),
-        Move::Take
-    );
+    for absent in [Seen::Absent, created] {
+        let mut challenger = Challenger::new(Duration::ZERO, true);
+        assert_eq!(challenger.judge(&claim("a", 1), &absent, at(0), false), Move::Take);
+    }
 }
 
 #[test]

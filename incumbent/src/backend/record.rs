@@ -130,19 +130,19 @@ impl<S: RecordStore> RecordBackend<S> {
     }
 
     async fn give_back(&self, claim: &Claim, next: Option<&CandidateId>) -> Result<()> {
+        // Whatever comes of it: the record may be tried again, but nothing more is done for this campaign.
+        let _forget = Forget(self, claim);
         let key = election_key(&claim.election);
         for _ in 0..MOVES {
             let seen = self.see(&key).await?;
-            if is_own(claim, &seen) {
-                let record = Record::unheld(claim.ttl, next.cloned());
-                let swapped = self.store.swap(&key, seen.stored(), TokenRule::Keep, record.encode()).await?;
-                if swapped == Swapped::Conflict {
-                    continue;
-                }
+            if !is_own(claim, &seen) {
+                return Ok(());
             }
-            self.campaigns().remove(&(claim.election.clone(), claim.nonce));
-            self.store.let_go(claim);
-            return Ok(());
+            let record = Record::unheld(claim.ttl, next.cloned());
+            let swapped = self.store.swap(&key, seen.stored(), TokenRule::Keep, record.encode()).await?;
+            if swapped != Swapped::Conflict {
+                return Ok(());
+            }
         }
         Err(Error::new(ErrorKind::Unavailable, "the record is being written by others; trying again"))
     }
@@ -160,6 +160,17 @@ impl<S: RecordStore> RecordBackend<S> {
         if self.with(claim, |campaign| std::mem::replace(&mut campaign.explained, version)) != version {
             warn!(election = %claim.election, "the record counts as held for one ttl, because {why}");
         }
+    }
+}
+
+/// Forgets a campaign when it is dropped, also in the middle of a call that hangs.
+struct Forget<'a, S: RecordStore>(&'a RecordBackend<S>, &'a Claim);
+
+impl<S: RecordStore> Drop for Forget<'_, S> {
+    fn drop(&mut self) {
+        let Forget(backend, claim) = self;
+        backend.campaigns().remove(&(claim.election.clone(), claim.nonce));
+        backend.store.let_go(claim);
     }
 }
 

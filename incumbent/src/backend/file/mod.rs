@@ -300,7 +300,12 @@ impl RecordStore for FileStore {
 
     fn let_go(&self, claim: &Claim) {
         let (disk, nonce) = (self.disk.clone(), claim.nonce);
-        tokio::task::spawn_blocking(move || disk.held().remove(&nonce));
+        let remove = move || drop(disk.held().remove(&nonce));
+        // A future may be dropped after its runtime.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
     }
 
     fn is_gone<'a>(&'a self, election: &'a ElectionName, holder: &'a Holder) -> BoxFuture<'a, bool> {
