@@ -26,6 +26,7 @@ pub(crate) struct Host {
     pub(crate) port: Option<u16>,
 }
 
+#[cfg(any(feature = "tls", test))]
 impl Host {
     /// True for an address that cannot leave this machine.
     pub(crate) fn is_loopback(&self) -> bool {
@@ -113,6 +114,7 @@ impl StoreUrl {
     }
 
     /// The password: from the URL, or from the file that it names.
+    #[cfg(any(feature = "tls", test))]
     pub(crate) fn secret(&self) -> Result<Option<String>> {
         let Some(path) = self.parameter("password_file") else { return Ok(self.password.clone()) };
         match std::fs::read_to_string(path) {
@@ -138,6 +140,7 @@ pub fn redact(url: &str) -> Cow<'_, str> {
 const COMMON: [&str; 1] = ["ttl"];
 
 /// Parameters of every backend that stands on a server.
+#[cfg(any(feature = "tls", test))]
 pub(crate) const SERVER: [&str; 6] = ["tls", "ca", "cert", "key", "server_name", "password_file"];
 
 /// A duration as people write it: `15s`, `1500ms`, `2m`.

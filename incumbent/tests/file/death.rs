@@ -158,3 +158,28 @@ fn what_the_dead_leave_is_swept() {
     };
     assert!(wait_until(PATIENCE, || alive() == 1), "{} files are left", alive());
 }
+
+#[test]
+fn whoever_looks_sees_the_living_candidates() {
+    let dir = run_dir("looks");
+    let url = url(&dir, LONG);
+    let leader = Candidate::start(&url, "a");
+    leader.elected(1);
+    let standby = Candidate::start(&url, "b");
+    standby.line("leader a", 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let election = runtime.block_on(incumbent::connect(&url)).unwrap().election("billing");
+    let look = || {
+        let seen = runtime.block_on(election.observe()).unwrap();
+        let ids = seen.candidates.unwrap().into_iter().map(|one| (one.id, one.address.unwrap()));
+        (seen.leader.map(|leader| leader.contender.id), ids.collect::<Vec<_>>())
+    };
+    let here = |ids: &[&str]| ids.iter().map(|id| ((*id).to_owned(), "here".to_owned())).collect::<Vec<_>>();
+    assert_eq!(look(), (Some("a".to_owned()), here(&["a", "b"])));
+    standby.proc.signal(Signal::KILL);
+    standby.proc.wait(PATIENCE);
+    assert_eq!(look(), (Some("a".to_owned()), here(&["a"])));
+    leader.proc.signal(Signal::KILL);
+    leader.proc.wait(PATIENCE);
+    assert_eq!(look(), (None, here(&[])));
+}
