@@ -6,7 +6,7 @@ use incumbent_core::{Acquired, Renewed};
 
 use super::{Rule, case};
 use crate::abandon;
-use crate::clock::now;
+use crate::clock::{now, sleep_until};
 use crate::stage::{Outcome, Stage, ensure};
 
 pub(super) const RULE: Rule = Rule {
@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
         case!(r3_each_proof_is_newer_than_the_one_before),
         case!(r3_a_late_answer_counts_from_its_send),
         case!(r3_a_coalesced_renewal_counts_from_its_send),
+        case!(r3_a_grant_after_a_long_wait_is_proved_anew),
         case!(r3_no_extension_once_another_leads),
         case!(r3_an_expired_grant_is_extended_only_if_it_still_excludes),
         case!(r3_no_extension_after_deletion_of_the_record),
@@ -115,6 +116,36 @@ async fn r3_a_held_back_answer_of_a_coalesced_renewal_counts_from_its_send(stage
     for won in join_all(wins).await {
         won?;
     }
+    Ok(())
+}
+
+/// Whatever a waiting candidate has in the store must have been kept alive, and the grant counts from a proof of its own.
+async fn r3_a_grant_after_a_long_wait_is_proved_anew(stage: &Stage) -> Outcome {
+    let handles = stage.open_many(3).await?;
+    let election = stage.election();
+    let (leader, waiting) = (stage.claim(&election, "leader"), stage.claim(&election, "waiting"));
+    let grant = stage.win(&handles[0], &leader).await?;
+    let began = stage.must_not_win(&handles[1], &waiting).await.map(|_| now())?;
+    let lead = async {
+        stage.keep(&handles[0], &leader, &grant, began + stage.ttl() * 4).await?;
+        stage.release(&handles[0], &leader, Some(&grant)).await
+    };
+    let wait = async {
+        let end = began + stage.ttl() * 4 + stage.takeover();
+        loop {
+            match stage.answer(async || handles[1].try_acquire(&waiting).await).await? {
+                Acquired::Granted(grant) => return Outcome::Ok(grant),
+                Acquired::Held { try_again, .. } => {
+                    ensure!(now() < end, "the waiting candidate did not win after the release");
+                    sleep_until(try_again.max(now() + stage.ttl() / 100)).await;
+                }
+            }
+        }
+    };
+    let ((), won) = tokio::try_join!(lead, wait)?;
+    ensure!(won.sent_at + won.ttl > now(), "the grant had run out when it was answered: {won:?}");
+    // It is silent from here on, and the judge compares what it was told with when the third wins.
+    stage.win(&handles[2], &stage.claim(&election, "third")).await?;
     Ok(())
 }
 

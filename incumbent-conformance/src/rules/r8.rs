@@ -19,6 +19,7 @@ pub(super) const RULE: Rule = Rule {
         case!(r8_after_a_dropped_acquire_the_campaign_can_go_on),
         case!(r8_a_dropped_renewal_leaves_the_grant_whole),
         case!(r8_a_dropped_release_can_be_repeated_or_left),
+        case!(r8_a_dropped_release_of_a_waiting_candidate_gives_up_its_place),
         case!(r8_a_dropped_write_of_a_note_is_done_or_not),
         case!(r8_an_abandoned_grant_ends_although_its_connection_lives),
     ],
@@ -199,6 +200,38 @@ async fn r8_a_dropped_release_can_be_repeated_or_left(stage: &Stage) -> Outcome 
     }))
     .await?;
     Ok(())
+}
+
+/// Nobody repeats it, and its connection lives; those behind it come first all the same.
+async fn r8_a_dropped_release_of_a_waiting_candidate_gives_up_its_place(stage: &Stage) -> Outcome {
+    let (leader, handle, other) = (stage.open().await?, stage.open().await?, stage.open().await?);
+    let dropped = drop_everywhere(|| {
+        let (leader, handle) = (&leader, &handle);
+        Box::pin(async move {
+            let leading = stage.claim(&stage.election(), "leader");
+            let grant = stage.win(leader, &leading).await?;
+            let waiting = stage.claim(&leading.election, "a");
+            stage.must_not_win(handle, &waiting).await?;
+            let handle = handle.clone();
+            let future: LocalBoxFuture<'static, ()> = Box::pin(async move {
+                let _ = handle.release(&waiting, None, None).await;
+            });
+            Ok(Dropped { future, with: (leading, grant) })
+        })
+    })
+    .await?;
+    // It goes on with something else, which keeps its session, if it has one, alive.
+    let held = stage.claim(&stage.election(), "elsewhere");
+    let grant = stage.win(&handle, &held).await?;
+    let keep = stage.keep(&handle, &held, &grant, now() + stage.takeover() * 2);
+    let win = try_join_all(dropped.iter().map(async |(leading, grant)| {
+        stage.release(&leader, leading, Some(grant)).await?;
+        stage.win_unaided(&other, &stage.claim(&leading.election, "b")).await
+    }));
+    tokio::select! {
+        kept = keep => kept.map(drop),
+        won = win => won.map(drop),
+    }
 }
 
 /// Whole or not at all, and it can be written afterwards.
