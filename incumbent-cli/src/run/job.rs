@@ -81,10 +81,11 @@ impl Job {
     pub(crate) fn start(ward: Ward, spec: Spec<'_>) -> Job {
         let Spec { leadership, lease, .. } = spec;
         let token = leadership.token();
-        let variables: [(&str, OsString); 5] = [
+        let variables: [(&str, OsString); 6] = [
             ("INCUMBENT_ELECTION", leadership.election().as_str().into()),
             ("INCUMBENT_ID", leadership.id().as_str().into()),
             ("INCUMBENT_TOKEN", token.map(|token| token.to_string()).unwrap_or_default().into()),
+            ("INCUMBENT_AUTHORITY", leadership.authority().as_str().into()),
             (crate::store::ON, spec.url.into()),
             ("INCUMBENT_LEASE_FILE", lease.path().into()),
         ];

@@ -60,7 +60,7 @@ fn arguments_and_streams_are_the_commands_own() {
 #[test]
 fn the_command_finds_its_term_in_the_environment() {
     let world = World::new();
-    let script = r#"echo "$INCUMBENT_ELECTION $INCUMBENT_ID $INCUMBENT_TOKEN $INCUMBENT_ON"; ls "$INCUMBENT_LEASE_FILE""#;
+    let script = r#"echo "$INCUMBENT_ELECTION $INCUMBENT_ID $INCUMBENT_TOKEN $INCUMBENT_ON $INCUMBENT_AUTHORITY"; ls "$INCUMBENT_LEASE_FILE""#;
     let (code, out, err) = ended(&world.run(&["--on=file:store", "--id=pod-7"], script));
     assert_eq!(code, 0, "{err}");
     let mut lines = out.lines();
@@ -72,6 +72,7 @@ fn the_command_finds_its_term_in_the_environment() {
         "a path of its own wherever the job goes"
     );
     assert!(words[2].parse::<u64>().is_ok(), "{out}");
+    assert!(words[4].starts_with("file:"), "a fence compares who issued the token: {out}");
     assert!(lines.next().unwrap_or_default().ends_with(".lease"), "{out}");
     assert_eq!(world.lease_files(), Vec::<std::path::PathBuf>::new(), "the lease file goes with its term");
 }
