@@ -19,8 +19,9 @@ Environment:
   POD_NAME              the candidate's id, where --id is not given
   NO_COLOR              no colours
 
-A command that `run` starts sees INCUMBENT_ELECTION, INCUMBENT_ID, INCUMBENT_TOKEN, INCUMBENT_AUTHORITY
-(who issued the token; fences compare both), INCUMBENT_ON and INCUMBENT_LEASE_FILE.";
+A command that `run` starts sees INCUMBENT_ELECTION, INCUMBENT_ID, INCUMBENT_TOKEN,
+INCUMBENT_AUTHORITY (who issued the token; fences compare both), INCUMBENT_ON and
+INCUMBENT_LEASE_FILE.";
 
 /// Exactly one replica does the job
 #[derive(Debug, Parser)]
