@@ -78,7 +78,9 @@ impl Report {
         self.machine = format!("{} cores, Linux {}", cores(), output("uname", &["-r"]));
         if !dry_run {
             let name = format!("{}-{}.json", self.date, self.commit);
-            let file = workspace::root().join("reliability/bench").join(name);
+            let folder = workspace::root().join("reliability/bench");
+            std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            let file = folder.join(name);
             let text = serde_json::to_string_pretty(&self).map_err(|error| error.to_string())?;
             std::fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))?;
             println!("written: {}", file.display());
