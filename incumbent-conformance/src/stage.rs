@@ -185,17 +185,18 @@ impl Stage {
         let begin = now();
         let end = begin + self.takeover();
         loop {
-            let try_again = match handle.try_acquire(claim).await {
+            let (next, answer) = match handle.try_acquire(claim).await {
                 Ok(Acquired::Granted(grant)) => return Ok(grant),
-                Ok(Acquired::Held { try_again, .. }) => try_again,
-                Err(error) if error.is_retryable() => now() + self.ttl() / 30,
+                Ok(Acquired::Held { observation, try_again }) => {
+                    (next(try_again), format!("{observation:?}"))
+                }
+                Err(error) if error.is_retryable() => (now() + self.ttl() / 30, format!("{error:?}")),
                 Err(error) => return Err(error.into()),
             };
-            let next = next(try_again);
             let (so_far, wait) = (now().since(begin), next.since(now()));
             ensure!(
                 next < end,
-                "{} did not win within {so_far:?}, and shall try again in {wait:?}",
+                "{} did not win within {so_far:?}, and shall try again in {wait:?}; answered was {answer}",
                 claim.id
             );
             // Never more often than every 5 ms: a busy loop is another case's matter.
