@@ -1,5 +1,5 @@
 //! A web server that serves on exactly one replica. SIGTERM lets requests that are under way finish, *while the lease is still
-//! renewed*, and only then hands over: `cargo run --example axum_shutdown -- file: 127.0.0.1:8080`, in two terminals.
+//! renewed*, and only then hands over: `cargo run -p incumbent --example axum_shutdown -- file: 127.0.0.1:8080`, in two terminals.
 
 use std::io;
 use std::time::Duration;

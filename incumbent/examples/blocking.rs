@@ -1,4 +1,4 @@
-//! A leader without `async`: the work is a plain loop on the main thread. `cargo run --example blocking`, Ctrl-C to stop.
+//! A leader without `async`: the work is a plain loop on the main thread. `cargo run -p incumbent --example blocking`, Ctrl-C to stop.
 
 use std::io;
 use std::thread;

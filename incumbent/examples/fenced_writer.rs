@@ -1,5 +1,5 @@
 //! Replaces a file by each line of its standard input while it leads, under a fence: a leader that froze after its last check and
-//! wakes up under another one is refused by the file itself. `cargo run --example fenced_writer -- FILE [URL]`
+//! wakes up under another one is refused by the file itself. `cargo run -p incumbent --example fenced_writer -- FILE [URL]`
 
 use std::io::{self, BufRead};
 use std::path::Path;

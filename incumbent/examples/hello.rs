@@ -1,4 +1,4 @@
-//! The smallest leader: `cargo run --example hello` in two terminals; then Ctrl-C in the one that leads.
+//! The smallest leader: `cargo run -p incumbent --example hello` in two terminals; then Ctrl-C in the one that leads.
 
 use std::time::Duration;
 
