@@ -10,6 +10,6 @@ trap 'exit 143' TERM
 if [ -n "${BILLING_PROGRAMS:-}" ]; then
     "$BILLING_PROGRAMS/billing-driver" "$folder" "$@"
 else
-    cargo build --quiet --package billing --bins
+    cargo build --package billing --bins
     cargo run --quiet --package billing --bin billing-driver -- "$folder" "$@"
 fi

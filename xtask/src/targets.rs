@@ -70,7 +70,7 @@ pub(crate) fn build() -> Result<Vec<Target>> {
     println!("building the tests");
     let args = ["test", "--workspace", "--all-features", "--locked", "--no-run"];
     let output = workspace::cargo(&args)
-        .args(["--quiet", "--message-format=json-render-diagnostics"])
+        .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
         .output()
         .map_err(|e| format!("cannot run cargo: {e}"))?;
