@@ -96,7 +96,7 @@ impl StoreUrl {
             if !all().any(|known| known == name) {
                 let nearest = all()
                     .map(|known| (strsim::damerau_levenshtein(name, known), known))
-                    .filter(|(distance, _)| *distance <= 3)
+                    .filter(|(distance, _)| *distance <= 3.min(name.len() / 2))
                     .min();
                 let hint = match nearest {
                     Some((_, nearest)) => format!("did you mean {nearest}?"),
@@ -252,6 +252,8 @@ mod tests {
     fn unknown_parameters_get_a_suggestion() {
         let url = StoreUrl::parse("etcd://h?tttl=2s").unwrap();
         assert!(url.only(&SERVER).unwrap_err().to_string().contains("did you mean ttl?"));
+        let url = StoreUrl::parse("etcd://h?foo=1").unwrap();
+        assert!(url.only(&SERVER).unwrap_err().to_string().contains("known are"));
         let url = StoreUrl::parse("etcd://h?something=2s").unwrap();
         assert!(url.only(&SERVER).unwrap_err().to_string().contains("known are tls, ca"));
     }

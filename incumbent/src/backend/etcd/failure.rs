@@ -128,7 +128,7 @@ pub(super) fn tls_advice(source: &(dyn StdError + 'static)) -> Option<String> {
     match find_tls(source) {
         Some(rustls::Error::InvalidMessage(_)) => Some(NOT_TLS.to_owned()),
         Some(rustls::Error::InvalidCertificate(reason)) => Some(format!(
-            "its certificate is not accepted ({reason:?}); check ca= (the authority that signed it) and server_name="
+            "its certificate is not accepted ({reason}); check ca= (the authority that signed it) and server_name="
         )),
         Some(rustls::Error::AlertReceived(alert)) => Some(refused(&format!("{alert:?}"))),
         Some(other) => Some(format!("TLS cannot be agreed: {other}")),

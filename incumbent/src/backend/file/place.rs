@@ -43,6 +43,13 @@ pub fn default_state_dir() -> Result<PathBuf> {
 /// Makes the directory if it is missing, checks that it can hold elections, and tells its identity.
 pub(super) fn prepare(dir: &Path) -> Result<Authority> {
     if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        // Nothing was there to be removed: the place itself holds no folders, as /proc does.
+        if error.kind() == io::ErrorKind::NotFound {
+            return Err(bad(format!(
+                "cannot make the state directory {}: {error}; choose another one with file:PATH",
+                dir.display()
+            )));
+        }
         return Err(failure("make the state directory", dir, error));
     }
     let trusted = filesystem::check(dir).map_err(|error| failure("examine", dir, error))?;
