@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use incumbent::{Contender, Error, ErrorKind, Leader, Observation};
+use incumbent::{Contender, Error, ErrorKind, FencingToken, Leader, Observation};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
-use crate::output::{Answer, answer, print, print_json, tell_error};
+use crate::output::{Answer, answer, json_line, print_while_read, tell_error};
 use crate::store::Store;
 use crate::{clock, text};
 
@@ -19,6 +19,9 @@ struct Event<'a> {
     at_unix_ms: u64,
 }
 
+/// Who people were told leads: nobody, or a candidate in a term. `None`: they were told nothing yet.
+type Shown = Option<Option<(Contender, Option<FencingToken>)>>;
+
 pub(crate) fn observe(args: &ObserveArgs) -> ExitCode {
     answer(args.json, follow(args))
 }
@@ -27,12 +30,14 @@ async fn follow(args: &ObserveArgs) -> Answer {
     let (_, connection) = Store::open(&args.store).await?;
     let mut observer = connection.election(args.election.as_str()).observer()?;
     let mut seen = false;
-    let mut shown: Option<Option<Leader>> = None;
+    let mut shown = None;
     loop {
         match observer.next().await {
             Some(Ok(observation)) => {
                 seen = true;
-                show(args, &observation, &mut shown)?;
+                if !show(args, &observation, &mut shown)? {
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
             // Nobody who waits will see that go away.
             Some(Err(error)) if !seen && !error.is_retryable() => return Err(error),
@@ -42,26 +47,26 @@ async fn follow(args: &ObserveArgs) -> Answer {
     }
 }
 
-fn show(
-    args: &ObserveArgs,
-    observation: &Observation,
-    shown: &mut Option<Option<Leader>>,
-) -> Result<(), Error> {
+/// `false` if nobody reads it any more, as after `observe … | head -1`.
+fn show(args: &ObserveArgs, observation: &Observation, shown: &mut Shown) -> Result<bool, Error> {
     let Observation { leader, candidates } = observation;
     if args.json {
-        return print_json(&Event {
+        return print_while_read(&json_line(&Event {
             event: "observed",
             election: args.election.as_str(),
             leader: leader.as_ref(),
             candidates: candidates.as_deref(),
             at_unix_ms: clock::unix_ms(),
-        });
+        }));
     }
     // People are told of leaders; candidates come and go.
-    if shown.as_ref() == Some(leader) {
-        return Ok(());
+    let now = leader.as_ref().map(|leader| (leader.contender.clone(), leader.token));
+    let before = shown.replace(now);
+    if before == *shown {
+        return Ok(true);
     }
-    *shown = Some(leader.clone());
+    // Whoever takes over before our eyes has only just begun.
+    let age = |leader| if before.is_none() { text::for_how_long(leader) } else { String::new() };
     let line = match leader {
         None => format!("nobody leads {}", args.election),
         Some(leader) => {
@@ -71,9 +76,9 @@ fn show(
                 args.election,
                 text::leader(leader),
                 address.unwrap_or_default(),
-                text::for_how_long(leader)
+                age(leader)
             )
         }
     };
-    print(format!("{line}\n").as_bytes())
+    print_while_read(format!("{line}\n").as_bytes())
 }

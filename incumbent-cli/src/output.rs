@@ -68,12 +68,19 @@ pub(crate) fn warn(message: &str) {
 /// # Errors
 /// If stdout cannot be written, as on a full disk.
 pub(crate) fn print(text: &[u8]) -> Result<()> {
+    print_while_read(text).map(|_| ())
+}
+
+/// Text on stdout; `false` if the reader went away, so that there is no use in going on.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_while_read(text: &[u8]) -> Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::new(ErrorKind::Internal, "stdout cannot be written").with_source(error))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::new(ErrorKind::Internal, "stdout cannot be written").with_source(error)),
     }
 }
 
@@ -89,9 +96,14 @@ struct Versioned<'a, T> {
 /// # Errors
 /// As [`print`].
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<()> {
+    print(&json_line(value))
+}
+
+/// One line of JSON with `v: 1`.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> Vec<u8> {
     let mut line = serde_json::to_vec(&Versioned { v: FORMAT, value }).unwrap_or_default();
     line.push(b'\n');
-    print(&line)
+    line
 }
 
 /// A table for people: no frame, as wide as it must be, at most as wide as the terminal.

@@ -93,10 +93,26 @@ fn observe_follows_the_leaders() {
 
 /// A reader that went away is no error and no panic.
 #[test]
-fn observe_ends_quietly_when_nobody_reads() {
+fn answers_end_quietly_when_nobody_reads() {
     let world = World::new();
     let process =
         world.shell("\"$INCUMBENT\" status billing --on=file:store | true; \"$INCUMBENT\" man | true");
+    let (code, _, err) = ended(&process);
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+/// `observe … | head -1`: the next thing to tell ends it, instead of being told to nobody for ever.
+#[test]
+fn observe_ends_when_its_reader_has_gone() {
+    let world = World::new();
+    let process = world.shell("\"$INCUMBENT\" observe billing --on=file:store | head -1");
+    process.wait_line(|line| line == "nobody leads billing", SOON);
+    // `head` may not be gone before the first term, and a short term may go unseen.
+    let terms = (0..20).find(|_| {
+        ended(&world.run(&[ON, "--ttl=6s"], "sleep 1"));
+        process.try_wait().is_some()
+    });
+    assert!(terms.is_some(), "{}", process.transcript());
     let (code, _, err) = ended(&process);
     assert_eq!((code, err.as_str()), (0, ""));
 }
