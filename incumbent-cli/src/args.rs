@@ -1,6 +1,6 @@
 //! What can be typed: the one definition from which parsing, help, man pages and completions come.
 //!
-//! Nothing is decided here; see [`settings`](crate::settings) for what the words mean.
+//! Nothing is decided here; see [`store`](crate::store) for what the words mean.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -165,8 +165,8 @@ pub(crate) struct StatusArgs {
 
 /// Ask the leader to give up its term
 ///
-/// The leader drains its job, then whoever is next leads. Exit code 1 if nobody leads, the leader cannot be asked or has not gone
-/// in time.
+/// The leader drains its job, then whoever is next leads. `run` stands for election again after some seconds. Exit code
+/// 1 if nobody leads, the leader cannot be asked or has not gone in time.
 #[derive(Debug, Args)]
 pub(crate) struct ResignArgs {
     /// The election

@@ -1,12 +1,10 @@
 //! `backends`: what each backend promises, from the registry; the README's table is the same.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use incumbent::Guarantees;
 use incumbent::backend::{REGISTRY, Scheme};
+use incumbent::{Guarantees, Settings, Timing};
 use incumbent_core::guarantees::{Exclusion, Expiry, Handover, TokenSource, Transfer};
-use incumbent_core::timing::DEFAULT_TTL;
 use serde::Serialize;
 
 use crate::args::BackendsArgs;
@@ -140,8 +138,11 @@ fn token(token: TokenSource) -> &'static str {
     }
 }
 
-/// The store's part of a fail-over at the default ttl.
+/// The longest fail-over with the default settings, as `doctor` tells it.
 fn takeover(promised: &Guarantees) -> String {
-    let ttl: Duration = DEFAULT_TTL.max(promised.ttl_min);
-    format!("≤ {}", text::span(promised.takeover_max(ttl)))
+    let bound = |timing: Timing| timing.crash_failover_max(promised.takeover_max(timing.ttl));
+    match Timing::new(&Settings::default(), promised) {
+        Ok(timing) => format!("≤ {}", text::span(bound(timing))),
+        Err(_) => "-".to_owned(), // the default ttl is below this backend's shortest
+    }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::{CheckpointAction, CheckpointGetArgs, CheckpointPutArgs};
 use crate::exit;
-use crate::output::{Answer, answer, print, print_json, tell_error};
+use crate::output::{Answer, answer, print, print_json, tell, tell_error};
 use crate::store::Store;
 
 const ELECTION: &str = "INCUMBENT_ELECTION";
@@ -72,6 +72,8 @@ async fn get(args: &CheckpointGetArgs) -> Answer {
         print_json(&Value { election: election.as_str(), bytes: value.as_ref().map(Vec::len), text, hex })?;
     } else if let Some(value) = &value {
         print(value)?;
+    } else {
+        tell(&format!("{election} has no checkpoint"));
     }
     Ok(ExitCode::from(if value.is_some() { exit::OK } else { exit::NO }))
 }

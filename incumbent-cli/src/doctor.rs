@@ -28,6 +28,8 @@ struct Setting {
 /// A figure; `None` is without bound.
 #[derive(Serialize)]
 struct Consequence {
+    /// For programs; the name is for people.
+    key: &'static str,
     name: &'static str,
     ms: Option<u64>,
 }
@@ -149,11 +151,15 @@ fn settings(args: &DoctorArgs, store: &Store, timing: &Timing) -> Vec<Setting> {
         Setting { name: "ttl", value: text::span(timing.ttl), from: store.ttl_source.text() },
         Setting {
             name: "grace",
-            value: text::span(timing.grace),
+            value: exact(crate::report::ms(timing.grace)),
             from: from(args.term.grace.is_some(), "ttl/4, at most 5 s"),
         },
         Setting { name: "drain", value: drain, from: from(args.term.drain.is_some(), "30 s") },
-        Setting { name: "margin", value: text::span(timing.margin), from: from(false, "ttl/10") },
+        Setting {
+            name: "margin",
+            value: exact(crate::report::ms(timing.margin)),
+            from: from(false, "ttl/10"),
+        },
         Setting {
             name: "clock drift",
             value: format!("{} ppm", timing.drift_ppm),
@@ -165,18 +171,28 @@ fn settings(args: &DoctorArgs, store: &Store, timing: &Timing) -> Vec<Setting> {
 fn consequences(timing: &Timing, guarantees: &Guarantees) -> Vec<Consequence> {
     let trust = timing.deadline(incumbent::BootInstant::ZERO, timing.ttl).since(incumbent::BootInstant::ZERO);
     let takeover = guarantees.takeover_max(timing.ttl);
-    let figure = |name, span| Consequence { name, ms: Some(crate::report::ms(span)) };
+    let figure = |key, name, span| Consequence { key, name, ms: Some(crate::report::ms(span)) };
     vec![
-        figure("a lease is renewed every", timing.renew_interval),
-        figure("without a renewal, the command is told to stop after", trust.saturating_sub(timing.grace)),
-        figure("and killed after", trust.saturating_sub(timing.kill_lead())),
-        figure("the store lets go of the lease not before", timing.ttl.saturating_sub(timing.slack)),
+        figure("renewed_every", "a lease is renewed every", timing.renew_interval),
         figure(
-            "margin between the two",
+            "told_to_stop_after",
+            "without a renewal, the command is told to stop after",
+            trust.saturating_sub(timing.grace),
+        ),
+        figure("killed_after", "and killed after", trust.saturating_sub(timing.kill_lead())),
+        figure(
+            "store_lets_go_after",
+            "the store lets go of the lease not before",
+            timing.ttl.saturating_sub(timing.slack),
+        ),
+        figure(
+            "left_after_kill",
+            "between the kill and that",
             timing.ttl.saturating_sub(timing.slack + trust) + timing.kill_lead(),
         ),
-        figure("fail-over after a crash, at most", timing.crash_failover_max(takeover)),
+        figure("crash_failover_max", "fail-over after a crash, at most", timing.crash_failover_max(takeover)),
         Consequence {
+            key: "handover_max",
             name: "hand-over after SIGTERM, at most (the command's own time to end and one write)",
             ms: timing.drain.map(|drain| crate::report::ms(drain + timing.call_timeout)),
         },
@@ -191,9 +207,8 @@ fn for_people(report: &Report) -> String {
     let mut text = lines(&settings) + "\n";
     if !report.consequences.is_empty() {
         let mut consequences = table(&["what follows", ""]);
-        for Consequence { name, ms } in &report.consequences {
-            let span =
-                ms.map_or("no bound".to_owned(), |ms| text::span(std::time::Duration::from_millis(ms)));
+        for Consequence { name, ms, .. } in &report.consequences {
+            let span = ms.map_or("no bound".to_owned(), exact);
             consequences.add_row([(*name).to_owned(), span]);
         }
         text += &(lines(&consequences) + "\n");
@@ -208,4 +223,9 @@ fn for_people(report: &Report) -> String {
         checks.add_row([name, state, detail.as_str()]);
     }
     text + &lines(&checks)
+}
+
+/// Milliseconds as seconds, without rounding: a reader adds and subtracts these figures.
+fn exact(ms: u64) -> String {
+    format!("{} s", ms as f64 / 1000.0)
 }
