@@ -1,64 +1,18 @@
-//! R6 on `memory:` and `file:`: this program once more, with a wall clock of its own that the case sets.
+//! R6 on `memory:` and `file:`.
 
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+mod machine;
 
-use incumbent::Settings;
-use incumbent_conformance::{Harness, Hook, Suite};
-use incumbent_core::{Backend, BoxFuture, Error, ErrorKind, Result};
-use rustix::time::{ClockId, clock_gettime};
-use testkit::{WallClock, run_dir};
+use std::process::ExitCode;
+use std::time::Duration;
 
-/// A candidate's machine whose clock is wrong: the store's own, too, where the store is this machine.
-struct OnThisMachine {
-    url: String,
-    clock: WallClock,
-    offset: AtomicI64,
-}
-
-impl Harness for OnThisMachine {
-    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
-        Box::pin(async {
-            let settings = Settings { ttl: self.ttl(), ..Settings::default() };
-            incumbent::backend::factory(&self.url, &settings)?()
-        })
-    }
-
-    fn step_wall_clock(&self, seconds: i64) -> Hook<'_> {
-        let offset = self.offset.fetch_add(seconds, Ordering::Relaxed) + seconds;
-        self.clock.set(offset);
-        let shown = shown_offset();
-        let moved = (shown - offset).abs() <= 5;
-        let error =
-            || Error::new(ErrorKind::Internal, format!("set to {offset} s, the clock shows {shown} s"));
-        Ok(Box::pin(std::future::ready(if moved { Ok(()) } else { Err(error()) })))
-    }
-}
-
-/// By how much the clock that this program's C library shows is off the kernel's.
-#[expect(clippy::disallowed_methods, reason = "the wall clock is what is looked at")]
-fn shown_offset() -> i64 {
-    let shown = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    shown.as_secs() as i64 - clock_gettime(ClockId::Realtime).tv_sec
-}
+use testkit::run_dir;
 
 fn main() -> ExitCode {
-    let Some(clock) = WallClock::of_this_process() else {
-        let clock = WallClock::new().expect("a wall clock to set");
-        let mut again = Command::new(std::env::current_exe().expect("this program"));
-        clock.give_to(again.args(std::env::args_os().skip(1)));
-        let status = again.status().expect("this program starts once more");
-        return if status.success() { ExitCode::SUCCESS } else { ExitCode::from(101) };
-    };
-    let dir: PathBuf = run_dir("wall-clock").join("state");
-    let suite = |label: &str, url: String| {
-        let machine = OnThisMachine { url, clock: clock.clone(), offset: AtomicI64::new(0) };
-        Suite::new(machine).label(label).within("R6")
-    };
-    Suite::main_of([
-        suite("memory", "memory:wall-clock".to_owned()),
-        suite("file", format!("file:{}", dir.display())),
-    ])
+    machine::main_on(|| {
+        let dir = run_dir("wall-clock").join("state");
+        [
+            ("memory", "memory:wall-clock".to_owned(), Duration::from_secs(1)),
+            ("file", format!("file:{}", dir.display()), Duration::from_secs(1)),
+        ]
+    })
 }

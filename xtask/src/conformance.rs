@@ -28,9 +28,9 @@ impl Backend {
     /// The test targets, and how many terms each looks back on.
     fn targets(self) -> &'static [(&'static str, u32)] {
         match self {
-            Backend::Memory => &[("memory", 10_000), ("wall_clock", 10_000)],
-            Backend::File => &[("file", 10_000), ("wall_clock", 10_000)],
-            Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500)],
+            Backend::Memory => &[("memory", 10_000), ("wall_clock", 500)],
+            Backend::File => &[("file", 10_000), ("wall_clock", 500)],
+            Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500), ("etcd_wall_clock", 500)],
         }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "etcd",
         about: "everything that needs etcd servers, and strace",
-        needs: &[&ETCD_3_4, &ETCD_3_5, &STRACE],
+        needs: &[&ETCD_3_4, &ETCD_3_5, &STRACE, &FAKETIME],
         steps: &[Step::Tests(|t| t.needs_etcd())],
     },
 ];
