@@ -205,6 +205,8 @@ impl Shared {
                 state.session.forget(&key);
                 campaign.names.remove(&key);
                 campaign.key = None;
+                // What a lost request may still create would stand in the queue for nobody.
+                campaign.loose.iter().for_each(|lease| state.session.condemn(*lease));
             }
             return Step::Create;
         };
@@ -417,33 +419,13 @@ impl Shared {
         let token = grant.token.map(|token| token.0);
         self.asked(&name);
         let (mut known, mut outcome) = (None, Ok(()));
-        for attempt in 0..3 {
-            let found = {
-                let mut state = self.state();
-                let state = &mut *state;
-                let campaign = state.campaigns.get_mut(&name);
-                let place =
-                    campaign.as_ref().and_then(|campaign| state.session.place(campaign.key.as_ref()?));
-                match (campaign, place) {
-                    (Some(campaign), Some(place))
-                        if Some(place.revision) == token && campaign.leaving.is_none() =>
-                    {
-                        let stale = std::mem::take(&mut campaign.stale);
-                        campaign
-                            .key
-                            .as_ref()
-                            .and_then(|key| state.session.proof(key))
-                            .map(|proof| (proof, stale))
-                    }
-                    _ => None,
-                }
-            };
-            let Some((proof, stale)) = found else {
+        for attempt in 0..4 {
+            let Some((proof, stale)) = self.proof_of(&name, token) else {
                 let observation = self.look_at(&claim.election).await.unwrap_or_default();
                 return Ok(Renewed::Lost(observation));
             };
-            let fresh = clock::now() < proof.sent_at + self.ttl / 6 && !stale;
-            if known.is_some_and(|old| old < proof.sent_at) || (attempt == 0 && fresh) {
+            let fresh = attempt == 0 && clock::now() < proof.sent_at + self.ttl / 6;
+            if !stale && (fresh || known.is_some_and(|old| old < proof.sent_at)) {
                 self.asked(&name);
                 return Ok(Renewed::Extended { sent_at: proof.sent_at, ttl: proof.ttl.min(claim.ttl) });
             }
@@ -453,6 +435,21 @@ impl Shared {
         }
         outcome?;
         Err(Error::new(ErrorKind::Unavailable, "the grant was not proven in this round").with_backend("etcd"))
+    }
+
+    /// The latest proof of the grant `token`, and whether something has happened to it that only a further round can judge.
+    /// `None` if the grant is gone.
+    fn proof_of(&self, name: &Name, token: Option<u64>) -> Option<(Proof, bool)> {
+        let mut state = self.state();
+        let running = state.is_running();
+        let state = &mut *state;
+        let campaign = state.campaigns.get_mut(name).filter(|campaign| campaign.leaving.is_none())?;
+        let key = campaign.key.as_ref()?;
+        state.session.place(key).filter(|place| Some(place.revision) == token)?;
+        let stale = campaign.stale;
+        // The round under way may have looked before it happened.
+        campaign.stale &= running;
+        Some((state.session.proof(key)?, stale))
     }
 
     /// Ends the campaign.

@@ -314,7 +314,7 @@ impl Connections {
         if cluster != header.cluster_id {
             self.give_up(link);
             let text = format!(
-                "it belongs to cluster {:x}, not to {cluster:x} as before; name members of one cluster only",
+                "it belongs to cluster {:x}, not to {cluster:x} as before; name members of one cluster only, and start this program anew if the cluster was made anew",
                 header.cluster_id
             );
             return Err(failure::error(ErrorKind::StoreRegressed, link.host(), text)

@@ -372,6 +372,10 @@ impl State {
         Some(due.max(self.pause_until))
     }
 
+    pub(super) fn is_running(&self) -> bool {
+        self.running
+    }
+
     fn begin(&mut self, now: BootInstant, ttl: Duration) -> bool {
         self.running = self.due(now, ttl).is_some_and(|due| due <= now);
         self.wanted &= !self.running;
