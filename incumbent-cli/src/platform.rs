@@ -63,13 +63,13 @@ fn cgroup() -> Check {
         Ok(()) => Check::new(
             "cgroup",
             State::Ok,
-            "each command is born in one of its own, and the kernel kills all of it at once",
+            "each command is born in one of its own, and the kernel kills all of it at once; if incumbent and its guardian are both killed with SIGKILL, the next run on this machine kills what is left before its own command starts",
         ),
         Err(error) => Check::new(
             "cgroup",
             State::Lacking,
             format!(
-                "none can be made here ({error}), so processes are looked for and killed one by one; a descendant that closes every descriptor and leaves the session is found only that way"
+                "none can be made here ({error}), so processes are looked for and killed one by one; a descendant that closes every descriptor and leaves the session is found only that way; if incumbent and its guardian are both killed with SIGKILL, the command's own process dies with them and what it started runs on"
             ),
         ),
     }

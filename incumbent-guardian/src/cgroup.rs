@@ -6,45 +6,80 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Its name is this and the pid of the guardian that made it.
-const PREFIX: &str = "incumbent-";
+use rustix::fs::{FlockOperation, flock};
+
+/// How every name begins. The rest, of the guardian that made it, makes it unique in this boot.
+const PREFIX: &str = "incumbent-job-";
+/// How often a cgroup is made anew that a sweep removed before it was locked.
+const ATTEMPTS: usize = 8;
+
+/// The folder of this process's own cgroup, below which others may be made.
+///
+/// # Errors
+/// Where there is no cgroup v2, or it is mounted elsewhere only.
+pub(crate) fn base() -> io::Result<PathBuf> {
+    let mounts = fs::read("/proc/self/mountinfo")?;
+    let own = fs::read("/proc/self/cgroup")?;
+    locate(&mounts, &own).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
 
 /// The cgroup of one command. It is not removed when this is dropped.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
+    lock: Option<File>,
 }
 
 impl Cgroup {
-    /// Makes a cgroup below the one in which this process is.
+    /// Makes a cgroup in `base` and [locks](Cgroup::lock) it.
     ///
     /// # Errors
-    /// Where there is no cgroup v2, it is mounted read-only or belongs to somebody else, or the kernel (before 5.14)
-    /// cannot kill one: then do without.
-    pub(crate) fn create() -> io::Result<Cgroup> {
-        let mounts = fs::read("/proc/self/mountinfo")?;
-        let own = fs::read("/proc/self/cgroup")?;
-        let base = locate(&mounts, &own).ok_or(io::ErrorKind::NotFound)?;
-        sweep(&base)?;
-        let cgroup = Cgroup { path: base.join(format!("{PREFIX}{}", std::process::id())) };
-        match fs::create_dir(&cgroup.path) {
-            // The pid was used before, by a guardian that could not tidy up; it can be removed only if it is empty.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                cgroup.remove()?;
-                fs::create_dir(&cgroup.path)?;
+    /// Where the cgroups are mounted read-only or belong to somebody else, or the kernel (before 5.14) cannot kill one:
+    /// then do without.
+    pub(crate) fn create(base: &Path) -> io::Result<Cgroup> {
+        for _ in 0..ATTEMPTS {
+            let name = format!("{PREFIX}{}-{}", std::process::id(), crate::clock::now().as_nanos());
+            let mut cgroup = Cgroup::existing(base.join(name));
+            fs::create_dir(&cgroup.path)?;
+            let locked = cgroup.lock();
+            // A sweep that met it before it was locked has removed it, or is about to.
+            if locked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+                || !cgroup.path.exists()
+            {
+                continue;
             }
-            other => other?,
+            if let Err(error) = locked {
+                cgroup.remove()?;
+                return Err(error);
+            }
+            return Ok(cgroup);
         }
-        if !cgroup.path.join("cgroup.kill").exists() {
-            cgroup.remove()?;
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        Ok(cgroup)
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// The cgroup that the guardian made.
+    /// The cgroup that a guardian made.
     pub(crate) fn existing(path: PathBuf) -> Cgroup {
-        Cgroup { path }
+        Cgroup { path, lock: None }
+    }
+
+    /// Takes the lock that a guardian holds on its cgroup as long as it lives: where it is free, nobody guards the
+    /// processes in there. It is on the file that kills them, so only who may kill them can take it. Held until this is
+    /// dropped, or this process dies.
+    ///
+    /// # Errors
+    /// `WouldBlock` if its guardian lives, or somebody is killing what that left; those of opening the file.
+    pub(crate) fn lock(&mut self) -> io::Result<()> {
+        // Closed on exec, so that the command does not have it.
+        let file = File::options().write(true).open(self.path.join("cgroup.kill"))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    /// Whether its name is one that guardians give.
+    pub(crate) fn is_named_by_a_guardian(&self) -> bool {
+        let name = self.path.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| name.starts_with(PREFIX))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -83,19 +118,6 @@ impl Cgroup {
     }
 }
 
-/// Removes what guardians left that were killed together with their parents. Only an empty one can be removed.
-fn sweep(base: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(base)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        if pid.and_then(|pid| pid.parse().ok()).is_some_and(|pid| !crate::tree::is_alive(pid)) {
-            let _ = remove_tree(&entry.path());
-        }
-    }
-    Ok(())
-}
-
 fn remove_tree(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -106,7 +128,7 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// The folder of this process's own cgroup, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+/// The folder of a process's cgroup, from its `mountinfo` and `cgroup`.
 fn locate(mounts: &[u8], own: &[u8]) -> Option<PathBuf> {
     let own = own.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
     let own = Path::new(OsStr::from_bytes(own));

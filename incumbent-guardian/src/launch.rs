@@ -12,7 +12,7 @@ use std::process::Command;
 
 use rustix::event::{PollFd, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{chdir, setsid};
+use rustix::process::{Pid, chdir, setsid};
 use rustix::stdio::dup2_stdin;
 
 use crate::channel::Channel;
@@ -20,12 +20,32 @@ use crate::message::{Launch, StartFailure, StartFailureKind};
 
 /// Waits for a [`Launch`] and executes it. Returns only if there is nothing to run, or it does not start; the channel
 /// closes when it does.
-pub(crate) fn launcher(mut channel: Channel) {
+pub(crate) fn launcher(mut channel: Channel, guardian: Pid) {
+    if !die_with(guardian) {
+        return;
+    }
     // The child of a fork leads no group yet, so this cannot fail.
     let _ = setsid();
     let Some((launch, fds)) = wait(&mut channel) else { return };
     let failure = become_command(&launch, fds);
     let _ = channel.send(&failure, Vec::new());
+}
+
+/// Has the kernel kill this process, and what it becomes, when its guardian dies. False if that is dead already.
+///
+/// The signal follows the thread that forked, not the process; the guardian has no other thread. It outlasts the exec unless
+/// the file is setuid or has capabilities, and ends when the command changes its user: this is for the case that nobody
+/// else is left to kill, and no substitute for that.
+#[cfg(target_os = "linux")]
+fn die_with(guardian: Pid) -> bool {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    // In this order: a guardian that died before does not send it any more.
+    set_parent_process_death_signal(Some(Signal::KILL)).is_ok() && getppid() == Some(guardian)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with(_guardian: Pid) -> bool {
+    true
 }
 
 fn wait(channel: &mut Channel) -> Option<(Launch, Vec<OwnedFd>)> {

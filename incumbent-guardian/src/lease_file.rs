@@ -56,6 +56,12 @@ fn boot_id() -> String {
     "unknown-boot".into()
 }
 
+/// The election in the name of a lease file, or of a file of the same name with another extension.
+pub(crate) fn election_of(path: &Path) -> Option<&str> {
+    // Token and writer, after it, have no dots.
+    path.file_stem()?.to_str()?.rsplitn(3, '.').nth(2)
+}
+
 /// Removes the lease files in `dir` whose writers are gone. A living writer holds a `flock` on its file, so neither a
 /// reused pid nor another pid namespace can mislead this. Returns how many files were removed.
 ///
@@ -251,6 +257,16 @@ mod tests {
         assert_ne!(first.path(), second.path());
         let metadata = fs::metadata(first.path()).unwrap();
         assert_eq!((metadata.mode() & 0o777, metadata.len()), (0o600, 32));
+    }
+
+    #[test]
+    fn the_election_is_in_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["billing", "a.b", "a.17.b"] {
+            let lease = LeaseFileWriter::create(dir.path(), &name.parse().unwrap(), TOKEN, SOON).unwrap();
+            assert_eq!(election_of(lease.path()), Some(name));
+            assert_eq!(election_of(&lease.path().with_extension("cgroup")), Some(name));
+        }
     }
 
     #[test]

@@ -10,6 +10,10 @@
 //! command's behalf (`systemd-run`, `at`, a container engine) is not in the tree. Elsewhere the tree is the command's
 //! process group.
 //!
+//! If parent and guardian are killed at the same instant, the kernel (Linux) kills the command's own process at once,
+//! unless that has changed its user or capabilities. What that process had started runs on; where there is a cgroup the next
+//! guardian on the machine kills it before its own command starts.
+//!
 //! The command runs in a session of its own without a controlling terminal, its standard streams untouched. So Ctrl-C
 //! reaches it only through [`Guardian::signal`], `/dev/tty` is not there, and reading from a terminal never stops it.
 
@@ -19,6 +23,7 @@ pub mod clock;
 mod fork;
 mod launch;
 pub mod lease_file;
+mod leftover;
 mod message;
 mod parent;
 mod process;
@@ -39,7 +44,7 @@ pub use process::guardian_main;
 /// # Errors
 /// Why not.
 pub fn probe_cgroup() -> io::Result<()> {
-    cgroup::Cgroup::create()?.remove()
+    cgroup::Cgroup::create(&cgroup::base()?)?.remove()
 }
 
 /// The hidden subcommand that the program of a guardian answers with [`guardian_main`].

@@ -25,7 +25,7 @@ use crate::message::{ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch,
 use crate::process::wait_for;
 use crate::tree::StartTime;
 use crate::watch::DeadlineWatch;
-use crate::{SUBCOMMAND, clock, tree};
+use crate::{SUBCOMMAND, clock, leftover, tree};
 
 /// How long a guardian may take to say that it is killing, before it is taken for frozen.
 const ANSWER: Duration = Duration::from_millis(250);
@@ -137,6 +137,7 @@ impl Guardian {
             orders,
             on_event: Box::new(on_event),
             watch: None,
+            lease_file: None,
             main: None,
             start_sent: false,
             started: false,
@@ -197,6 +198,7 @@ struct Supervisor {
     on_event: Box<dyn FnMut(GuardianEvent) + Send>,
     /// None before the start and once it has killed.
     watch: Option<DeadlineWatch>,
+    lease_file: Option<PathBuf>,
     main: Option<i32>,
     start_sent: bool,
     /// The command runs, as far as is known.
@@ -267,6 +269,7 @@ impl Supervisor {
             return self.order_kill(KillCause::Deadline);
         };
         self.watch = Some(watch);
+        self.lease_file = Some(spec.lease_file.clone());
         let fds = std::iter::once(stdin).chain(spec.hold).collect();
         let message = ToGuardian::Start {
             launch: Launch { argv: spec.argv, env: spec.env, cwd: spec.cwd },
@@ -368,6 +371,7 @@ impl Supervisor {
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.remove();
         }
+        self.lease_file.iter().for_each(|lease_file| leftover::unlink(lease_file));
         (self.on_event)(GuardianEvent::Empty);
     }
 

@@ -17,15 +17,18 @@ use std::time::Duration;
 use incumbent_core::{BootInstant, FencingToken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, setsid, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, setsid, wait};
 use rustix::stdio::{dup2_stdin, stdin};
 use signal_hook::consts::signal::{
     SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
 };
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
 use crate::channel::Channel;
-use crate::message::{ExitStatus, FromGuardian, GuardianEvent, KillCause, StartFailure, ToGuardian};
+use crate::leftover::{self, Leftover};
+use crate::message::{
+    ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, StartFailure, StartFailureKind, ToGuardian,
+};
 use crate::watch::DeadlineWatch;
 use crate::{clock, tree};
 
@@ -36,6 +39,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const CGROUP_PAUSE: Duration = Duration::from_millis(10);
 /// How often what still lives is reported; also how the parent knows that this process is not frozen.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How long the kernel gets to empty the cgroups that earlier terms left, before the command is given up.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The main function of the guardian process: what the hidden subcommand [`SUBCOMMAND`](crate::SUBCOMMAND) calls, first
 /// thing, before any thread is started. `arguments` are those after the subcommand; there are none.
@@ -60,7 +65,7 @@ fn start() -> io::Result<()> {
     let _ = setsid();
     #[cfg(target_os = "linux")]
     {
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        rustix::process::set_child_subreaper(Some(getpid()))?;
         // For people who look at the processes; else it is named after the path that was executed.
         let _ = rustix::thread::set_name(c"guardian");
     }
@@ -77,10 +82,14 @@ fn start() -> io::Result<()> {
     dup2_stdin(fs::File::open("/dev/null")?)?;
 
     let (launcher, ours) = UnixStream::pair()?;
-    let cgroup = Cgroup::create().ok();
-    let Some((main, cgroup)) = fork(cgroup)? else {
+    let guardian = getpid();
+    let cgroup = cgroup::base().and_then(|base| {
+        leftover::kill_in(&base);
+        Cgroup::create(&base)
+    });
+    let Some((main, cgroup)) = fork(cgroup.ok())? else {
         drop((parent, children, ours));
-        crate::launch::launcher(Channel::new(launcher)?);
+        crate::launch::launcher(Channel::new(launcher)?, guardian);
         return Ok(());
     };
     drop(launcher);
@@ -93,6 +102,7 @@ fn start() -> io::Result<()> {
         started: false,
         start_failed: false,
         early_signals: Vec::new(),
+        pending: None,
         cgroup,
         watch: None,
         lease_file: None,
@@ -104,7 +114,7 @@ fn start() -> io::Result<()> {
     guardian.run()
 }
 
-/// Forks into the cgroup, or without it where that is refused. `None` is the child.
+/// Forks into the cgroup, or without it where that is refused. `None` is the child, which keeps no lock on it.
 fn fork(cgroup: Option<Cgroup>) -> io::Result<Option<(Pid, Option<Cgroup>)>> {
     if let Some(cgroup) = cgroup {
         match cgroup.open().and_then(|dir| crate::fork::fork(Some(&dir))) {
@@ -128,11 +138,20 @@ struct Guardian {
     start_failed: bool,
     /// Signals that arrived while the command was starting.
     early_signals: Vec<i32>,
+    pending: Option<Pending>,
     cgroup: Option<Cgroup>,
     watch: Option<DeadlineWatch>,
     lease_file: Option<PathBuf>,
     held: Vec<OwnedFd>,
     killing: Option<Killing>,
+}
+
+/// A command that may start once nothing is left of earlier terms.
+struct Pending {
+    launch: Launch,
+    fds: Vec<OwnedFd>,
+    leftovers: Vec<Leftover>,
+    give_up_at: BootInstant,
 }
 
 struct Killing {
@@ -152,6 +171,7 @@ impl Guardian {
             self.reap();
             self.hear_launcher();
             self.hear_parent();
+            self.launch();
             if self.killing.is_some() && self.finish_killing() {
                 return Ok(());
             }
@@ -169,7 +189,9 @@ impl Guardian {
         let now = clock::now();
         let sweep = self.killing.as_ref().map(|killing| killing.next_sweep.since(now));
         let watched = self.watch.as_ref().filter(|_| self.killing.is_none());
-        let timeout = [sweep, watched.and_then(|watch| watch.timeout(now))].into_iter().flatten().min();
+        let pending = self.pending.as_ref().map(|_| FIRST_PAUSE);
+        let timeout =
+            [sweep, pending, watched.and_then(|watch| watch.timeout(now))].into_iter().flatten().min();
 
         let mut fds: Vec<(BorrowedFd<'_>, PollFlags)> = vec![(self.children.as_fd(), PollFlags::IN)];
         if !self.parent.is_closed() {
@@ -210,21 +232,48 @@ impl Guardian {
                 self.held = fds.iter().skip(1).filter_map(|fd| fd.try_clone().ok()).collect();
                 let lead = Duration::from_nanos(kill_lead_ns);
                 let watch = DeadlineWatch::new(&lease_file, FencingToken(token), lead);
-                self.lease_file = Some(lease_file);
                 // A lease file that cannot be watched is a term that is over.
                 let Some(watch) =
                     watch.ok().and_then(|mut watch| (!watch.is_over(clock::now())).then_some(watch))
                 else {
+                    self.lease_file = Some(lease_file);
                     return self.kill(Some(KillCause::Deadline));
                 };
                 self.watch = Some(watch);
-                if let Some(launcher) = &mut self.launcher {
-                    let _ = launcher.send(&launch, fds);
+                let leftovers = leftover::kill_linked_beside(&lease_file);
+                if let Some(cgroup) = &self.cgroup {
+                    // Without it what this process may leave is found by a guardian with the same base only.
+                    let _ = leftover::link(&lease_file, cgroup);
                 }
+                self.lease_file = Some(lease_file);
+                let give_up_at = clock::now() + LEFTOVER_PATIENCE;
+                self.pending = Some(Pending { launch, fds, leftovers, give_up_at });
             }
             ToGuardian::Signal { signal } if !self.started => self.early_signals.push(signal),
             ToGuardian::Signal { signal } => self.signal(signal),
             ToGuardian::Kill | ToGuardian::Start { .. } => {}
+        }
+    }
+
+    /// Has the launcher become the command, once nothing is left of earlier terms.
+    fn launch(&mut self) {
+        let Some(mut pending) = self.pending.take() else { return };
+        pending.leftovers.retain(|leftover| !leftover.is_gone());
+        if pending.leftovers.is_empty() {
+            if let Some(launcher) = &mut self.launcher {
+                let _ = launcher.send(&pending.launch, pending.fds);
+            }
+        } else if clock::now() < pending.give_up_at {
+            self.pending = Some(pending);
+        } else {
+            let pids: Vec<_> = pending.leftovers.iter().flat_map(Leftover::pids).collect();
+            let message = format!(
+                "an earlier run whose guardian is dead left processes that cannot be killed: {pids:?}"
+            );
+            self.start_failed = true;
+            let failure = StartFailure::new(StartFailureKind::Other, &Errno::BUSY.into(), message);
+            self.tell(GuardianEvent::StartFailed(failure));
+            self.kill(None);
         }
     }
 
@@ -238,7 +287,8 @@ impl Guardian {
             }
             Ok(None) if !launcher.is_closed() => return,
             Ok(None) | Err(_) => {
-                self.started = !self.start_failed && self.watch.is_some() && self.killing.is_none();
+                let was_sent = self.watch.is_some() && self.pending.is_none();
+                self.started = was_sent && !self.start_failed && self.killing.is_none();
                 if self.started {
                     self.tell(GuardianEvent::Started { pid: self.main.as_raw_nonzero().get() });
                     for signal in std::mem::take(&mut self.early_signals) {
@@ -268,6 +318,7 @@ impl Guardian {
 
     /// Begins to kill the tree.
     fn kill(&mut self, cause: Option<KillCause>) {
+        self.pending = None;
         if !self.main_reaped {
             let _ = kill_process_group(self.main, Signal::STOP);
         }
@@ -346,11 +397,12 @@ impl Guardian {
         if let Some(cgroup) = self.cgroup.take() {
             let _ = cgroup.remove();
         }
-        if self.parent.is_closed()
-            && let Some(lease_file) = &self.lease_file
-        {
-            // Its writer is gone, and the path is never used again.
-            let _ = fs::remove_file(lease_file);
+        if let Some(lease_file) = &self.lease_file {
+            leftover::unlink(lease_file);
+            if self.parent.is_closed() {
+                // Its writer is gone, and the path is never used again.
+                let _ = fs::remove_file(lease_file);
+            }
         }
         self.tell(GuardianEvent::Empty);
         while !self.parent.is_flushed() {

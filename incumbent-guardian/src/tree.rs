@@ -83,11 +83,6 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(all)
 }
 
-/// Whether this process lives, by whatever name.
-pub(crate) fn is_alive(pid: i32) -> bool {
-    Process::read(pid).is_some_and(|process| !process.zombie)
-}
-
 /// When a process of ours started; the beginning of time if that cannot be read.
 pub(crate) fn start_time(pid: u32) -> StartTime {
     Process::read(pid as i32).map_or(0, |process| process.start)

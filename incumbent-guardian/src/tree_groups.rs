@@ -10,10 +10,6 @@ pub(crate) fn start_time(_pid: u32) -> StartTime {
     0
 }
 
-pub(crate) fn is_alive(_pid: i32) -> bool {
-    true
-}
-
 pub(crate) fn kill_below(_root: u32) -> io::Result<Vec<i32>> {
     Ok(Vec::new())
 }

@@ -40,19 +40,23 @@ mod faults {
     use std::time::Duration;
 
     use incumbent_core::FencingToken;
-    use incumbent_guardian::{GuardianEvent, LeaseFileWriter, clock};
+    use incumbent_guardian::{GuardianEvent, LeaseFileWriter, StartFailureKind, clock};
     use libtest_mimic::Trial;
     use rustix::process::Signal;
-    use testkit::{Capability, require};
+    use testkit::{Capability, Cgroup, require};
 
     use crate::harness::{LONG, Parent, User, is_alive, scratch, send, sh, stat, until};
     use crate::parent::Plan;
-    use crate::tree::Tree;
+    use crate::tree::{Tree, kill_both};
 
     pub(crate) fn tests() -> Vec<Trial> {
         vec![
             Trial::test("what_sleeps_uninterruptibly_is_reported_and_not_called_empty", || {
                 what_sleeps_uninterruptibly_is_reported_and_not_called_empty();
+                Ok(())
+            }),
+            Trial::test("what_cannot_be_killed_keeps_the_next_command_of_its_election_from_starting", || {
+                what_cannot_be_killed_keeps_the_next_command_of_its_election_from_starting();
                 Ok(())
             }),
             Trial::test("what_became_root_is_reported_and_not_called_empty", || {
@@ -96,6 +100,42 @@ mod faults {
 
         freezer.set("THAWED");
         parent.rest();
+        tree.assert_dead();
+    }
+
+    /// Nobody guards what uninterruptibly sleeps, so the next guardian is to kill it, and cannot.
+    fn what_cannot_be_killed_keeps_the_next_command_of_its_election_from_starting() {
+        require(Capability::Root);
+        let Some(apart) = Cgroup::new() else { return };
+        let freezer = Freezer::new();
+        let mut tree = Tree::new(LONG, 0);
+        tree.plan.cgroup = Some(apart.path().into());
+        let mut parent = tree.start(User::Own);
+        let pids = tree.lasting_pids();
+        pids.iter().for_each(|pid| freezer.add(*pid));
+        freezer.set("FROZEN");
+        kill_both(&mut parent);
+
+        let run = |election: &str| {
+            let election = Some(election.to_owned());
+            let (dir, argv) = (tree.dir.path().into(), sh("echo ran"));
+            let mut parent = Parent::spawn(Plan { dir, argv, election, lease_ms: LONG, ..Plan::default() });
+            let events = parent.rest();
+            (events, parent.output.clone())
+        };
+        let (events, output) = run("billing");
+        let [GuardianEvent::StartFailed(failure), GuardianEvent::Empty] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(failure.kind, StartFailureKind::Other);
+        for pid in pids {
+            assert!(failure.message.contains(&pid.to_string()), "{failure} lacks {pid}");
+        }
+        assert!(output.is_empty(), "{output:?}");
+        assert_eq!(run("another").1, ["ran"]);
+
+        freezer.set("THAWED");
+        assert_eq!(run("billing").1, ["ran"]);
         tree.assert_dead();
     }
 
@@ -153,7 +193,7 @@ mod faults {
     impl Freezer {
         fn new() -> Freezer {
             let mount = Mount::new("cgroup", "freezer");
-            let path = mount.path().join(format!("incumbent-test-{}", std::process::id()));
+            let path = mount.path().join(format!("incumbent-test-{}", clock::now().as_nanos()));
             fs::create_dir(&path).unwrap();
             Freezer { path, _mount: mount }
         }

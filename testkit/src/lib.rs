@@ -8,6 +8,7 @@
 //! `cargo xtask servers` uses too, return [`Result`].
 
 mod apt;
+mod cgroup;
 pub mod clock;
 mod error;
 pub mod etcd;
@@ -21,6 +22,7 @@ pub mod stall;
 pub mod tls;
 pub mod wall_clock;
 
+pub use cgroup::Cgroup;
 pub use clock::{now, wait_until};
 pub use error::{Error, Result};
 pub use etcd::{Etcd, Version};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::{Proc, Signal, now};
+use testkit::{Cgroup, Proc, Signal, now};
 
 use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in, send};
 use crate::standby::token;
@@ -137,7 +137,9 @@ fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
     let world = World::new();
     let script = "setsid sh -c 'echo $$ > orphan; exec sleep 600' & until [ -s orphan ]; do sleep 0.01; done; \
                   echo $$ > main; echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
-    let a = world.run(&["--on=file:store", "--id=a", "--ttl=1h"], script);
+    // Apart, since the guardian of any other run beside it would kill what is left.
+    let apart = Cgroup::new();
+    let a = world.run_in(apart.as_ref(), &["--on=file:store", "--id=a", "--ttl=1h"], script);
     token(&a);
     let b = world.run(&["--on=file:store", "--id=b", "--ttl=1h"], "echo \"leading $INCUMBENT_TOKEN\"");
     b.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
@@ -148,12 +150,47 @@ fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
     a.signal(Signal::STOP);
     send(guardian, Signal::KILL);
     a.signal(Signal::KILL);
-    send(main, Signal::KILL);
+    assert!(testkit::wait_until(SOON, || !lives(main)));
     std::thread::sleep(Duration::from_secs(1));
     assert!(lives(orphan), "then this test shows nothing");
     assert!(!b.lines().iter().any(|line| line.text.starts_with("leading ")), "{}", b.transcript());
     send(orphan, Signal::KILL);
     token(&b);
+}
+
+/// Both killed at once, and the lease runs out: the successor's guardian kills what is left before its own command starts.
+/// Without cgroups only the command's own process is sure to be dead.
+#[test]
+fn what_both_killed_keepers_left_is_dead_before_the_successor_starts() {
+    let world = World::new();
+    let script = "exec 9>>only; flock -n 9 || { echo OVERLAP; exit 99; }; \
+                  setsid sh -c 'echo $$ > \"orphan-$INCUMBENT_ID\"; exec sleep 600' & \
+                  until [ -s \"orphan-$INCUMBENT_ID\" ]; do sleep 0.01; done; echo $$ > \"pid-$INCUMBENT_ID\"; \
+                  echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
+    let apart = [Cgroup::new(), Cgroup::new()];
+    let run = |id: &str, apart: &Option<Cgroup>| {
+        world.run_in(apart.as_ref(), &["--on=file:store", &format!("--id={id}"), "--ttl=5s"], script)
+    };
+    let a = run("a", &apart[0]);
+    let first = token(&a);
+    let b = run("b", &apart[1]);
+    b.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
+    let (main, orphan) = (pid_in(&world.path("pid-a")), pid_in(&world.path("orphan-a")));
+    let guardian = guardian(&a);
+    send(guardian, Signal::STOP);
+    freeze_outside_of_a_commit(&a, &world);
+    send(guardian, Signal::KILL);
+    a.signal(Signal::KILL);
+    assert!(testkit::wait_until(SOON, || !lives(main)));
+    assert!(lives(orphan), "then this test shows nothing");
+    if apart.iter().all(Option::is_some) {
+        let begun = b.wait_line(|line| line.starts_with("leading ") || line == "OVERLAP", SOON).text;
+        assert!(!lives(orphan));
+        let second = begun.strip_prefix("leading ").and_then(|token| token.parse::<u64>().ok());
+        assert!(second > Some(first), "{begun}");
+    } else {
+        send(orphan, Signal::KILL);
+    }
 }
 
 /// Both frozen: nobody can kill the job, but it can see for itself that its term is over. Awake, they kill what is left.

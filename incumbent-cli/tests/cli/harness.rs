@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use testkit::{Proc, Stream};
+use testkit::{Cgroup, Proc, Stream};
 
 /// How long something may take that takes milliseconds on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -64,8 +64,14 @@ impl World {
 
     /// `incumbent run billing OPTIONS -- sh -c SCRIPT`; the script finds the binary as `$INCUMBENT`.
     pub(crate) fn run(&self, options: &[&str], script: &str) -> Proc {
+        self.run_in(None, options, script)
+    }
+
+    /// [`World::run`], in a cgroup where one may be made.
+    pub(crate) fn run_in(&self, cgroup: Option<&Cgroup>, options: &[&str], script: &str) -> Proc {
         let arguments = [&["run", "billing"], options, &["--", "sh", "-c", script]].concat();
-        Proc::spawn(self.incumbent(&arguments))
+        let command = self.incumbent(&arguments);
+        Proc::spawn(cgroup.map(|cgroup| cgroup.command(&command)).unwrap_or(command))
     }
 
     /// Runs to the end: exit code, stdout, stderr.

@@ -7,6 +7,7 @@ use incumbent_guardian::{ExitStatus, GuardianEvent, KillCause, clock};
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
+use testkit::Cgroup;
 
 use crate::harness::{
     LONG, Parent, User, descriptors, is_alive, is_stopped, marked, own_cgroup, send, set_deadline, sh,
@@ -14,7 +15,7 @@ use crate::harness::{
 };
 use crate::parent::Plan;
 use crate::test;
-use crate::tree::{Tree, freeze};
+use crate::tree::{Tree, freeze, kill_both};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -32,6 +33,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test!(both_frozen_the_guardian_wakes_first_and_no_tick_follows),
         test!(both_frozen_the_parent_wakes_first_and_no_tick_follows),
         test!(both_frozen_and_the_guardian_killed_the_parent_kills_on_waking),
+        test!(i7_sigkill_of_both_at_once_kills_the_commands_own_process),
+        test!(what_both_left_is_dead_before_the_next_command_starts),
         test!(stellar_core_883_the_lock_is_free_only_when_all_are_gone),
     ]
 }
@@ -247,8 +250,70 @@ fn both_frozen_and_the_guardian_killed_the_parent_kills_on_waking() {
     }
 }
 
-fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
+/// Elsewhere the grandchild is killed with the others by the first guardian that comes along.
+fn i7_sigkill_of_both_at_once_kills_the_commands_own_process() {
+    for user in users() {
+        let apart = Cgroup::new().filter(|_| user == User::Own);
+        let mut tree = Tree::new(LONG, 0);
+        tree.plan.cgroup = apart.as_ref().map(|cgroup| cgroup.path().into());
+        let mut parent = tree.start(user);
+        let threads = fs::read_dir(format!("/proc/{}/task", parent.guardian)).unwrap().count();
+        assert_eq!(
+            threads, 1,
+            "the kernel tells of the death of the thread that forked, not of the process's"
+        );
+        kill_both(&mut parent);
+        until("the command's own process is dead", || !is_alive(tree.main));
+        until_ticking(&tree.files[2]);
+        until("the rest is dead", || {
+            tree.pids().into_iter().for_each(|pid| send(pid, Signal::KILL));
+            tree.pids().is_empty()
+        });
+    }
+}
+
+fn what_both_left_is_dead_before_the_next_command_starts() {
+    // In cgroups apart, so that only the link beside the lease file leads from one to the other.
+    let (Some(first), Some(second)) = (Cgroup::new(), Cgroup::new()) else { return };
     let mut tree = Tree::new(LONG, 0);
+    let dir = tree.dir.path().to_owned();
+    let only = format!("exec 9>>{}; flock -n 9 || echo OVERLAP; ", dir.join("only").display());
+    let script = only.clone() + tree.plan.argv[2].to_str().unwrap();
+    tree.plan.argv = sh(&script);
+    tree.plan.cgroup = Some(first.path().into());
+    let mut parent = tree.start(User::Own);
+    let mut guarded = Tree::new(LONG, 0);
+    guarded.plan.dir = dir.clone();
+    guarded.plan.cgroup = Some(first.path().into());
+    let mut other = guarded.start(User::Own);
+    kill_both(&mut parent);
+    until_ticking(&tree.files[2]);
+
+    let argv = sh(&(only + "echo first"));
+    let cgroup = Some(second.path().into());
+    let mut next = Parent::spawn(Plan { dir: dir.clone(), argv, cgroup, lease_ms: LONG, ..Plan::default() });
+    next.started();
+    assert_eq!(next.rest(), [GuardianEvent::Exited(ExitStatus::Code(0)), GuardianEvent::Empty]);
+    assert_eq!(next.output, ["first"]);
+    tree.assert_dead();
+
+    // Whoever has a guardian is left alone.
+    guarded.files.iter().for_each(|file| until_ticking(file));
+    let links = || {
+        let entries = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter_map(|path| fs::read_link(path).ok()).collect::<Vec<_>>()
+    };
+    assert_eq!(links(), [own_cgroup(guarded.main).unwrap()]);
+    other.order("kill");
+    other.rest();
+    assert_eq!(links(), [""; 0].map(std::path::PathBuf::from));
+}
+
+fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
+    // Apart, since the next guardian beside it would kill the tree.
+    let apart = Cgroup::new();
+    let mut tree = Tree::new(LONG, 0);
+    tree.plan.cgroup = apart.as_ref().map(|cgroup| cgroup.path().into());
     let lock = tree.dir.path().join("lock");
     tree.plan.lock = Some(lock.clone());
     let mut parent = tree.start(User::Own);
@@ -262,11 +327,7 @@ fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {
     let cgroup = tree.pids().into_iter().find_map(own_cgroup);
 
     // Parent and guardian die at once, so nobody is left to kill: the kernel still knows who holds the lock.
-    freeze(parent.guardian);
-    parent.send(Signal::KILL);
-    parent.wait();
-    send(parent.guardian, Signal::KILL);
-    until("the guardian is dead", || !is_alive(parent.guardian));
+    kill_both(&mut parent);
     assert!(!tree.pids().is_empty() && !free(), "the lock is free while the tree lives");
 
     let pids = tree.lasting_pids();

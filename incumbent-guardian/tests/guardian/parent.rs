@@ -23,6 +23,10 @@ pub(crate) struct Plan {
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) lease_ms: u64,
     pub(crate) lead_ms: u64,
+    /// `billing`, if not given.
+    pub(crate) election: Option<String>,
+    /// The cgroup to enter beforehand.
+    pub(crate) cgroup: Option<PathBuf>,
     /// A file to lock, whose descriptor is held by the whole tree.
     pub(crate) lock: Option<PathBuf>,
     /// Sent directly after the start.
@@ -53,6 +57,9 @@ pub(crate) enum Line {
 
 pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let plan: Plan = serde_json::from_str(args.next().unwrap().to_str().unwrap()).unwrap();
+    if let Some(cgroup) = &plan.cgroup {
+        std::fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+    }
     if let Some(argv) = &plan.older_child {
         let mut child = Command::new(&argv[0]).args(&argv[1..]).stdin(Stdio::null()).spawn().unwrap();
         std::thread::spawn(move || child.wait());
@@ -61,7 +68,7 @@ pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     let good_for = Duration::from_millis(plan.lease_ms);
     let token = FencingToken(42);
-    let election = "billing".parse().unwrap();
+    let election = plan.election.as_deref().unwrap_or("billing").parse().unwrap();
     let mut lease = LeaseFileWriter::create(&plan.dir, &election, token, clock::now() + good_for).unwrap();
 
     let bystander = plan.bystander.clone().map(|argv| {

@@ -16,6 +16,8 @@ pub(crate) struct Tree {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) files: Vec<PathBuf>,
     pub(crate) plan: Plan,
+    /// The pid of the command, once it is started.
+    pub(crate) main: i32,
 }
 
 impl Tree {
@@ -29,12 +31,12 @@ impl Tree {
             ticker(&files[0])
         );
         let plan = Plan { dir: dir.path().into(), argv: sh(&script), lease_ms, lead_ms, ..Plan::default() };
-        Tree { dir, files, plan }
+        Tree { dir, files, plan, main: 0 }
     }
 
     pub(crate) fn start(&mut self, user: User) -> Parent {
         let mut parent = Parent::spawn_as(user, std::mem::take(&mut self.plan));
-        parent.started();
+        self.main = parent.started();
         self.files.iter().for_each(|file| until_ticking(file));
         parent
     }
@@ -69,6 +71,16 @@ impl Tree {
             self.pids().into_iter().all(is_stopped) && self.total() == before
         });
     }
+}
+
+/// Kills a parent and its guardian so that neither sees the other die.
+pub(crate) fn kill_both(parent: &mut Parent) {
+    freeze(parent.guardian);
+    freeze(parent.pid());
+    send(parent.guardian, Signal::KILL);
+    parent.send(Signal::KILL);
+    parent.wait();
+    until("the guardian is dead", || !is_alive(parent.guardian));
 }
 
 pub(crate) fn freeze(pid: i32) {

@@ -1,0 +1,103 @@
+//! Trees that outlived their guardians: killed by the next guardian, before its own command starts.
+//!
+//! Where the guardian and the parent are killed at the same instant, nobody is left to kill the tree. Its cgroup still
+//! holds all of it, and the guardian's lock on that cgroup is free then. The lock decides, not a pid or a name, which
+//! may be used again or belong to another pid namespace. The next guardian finds the cgroup beside its own, or by a link that
+//! lies beside the lease file of the term, wherever on the machine that was.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::Cgroup;
+use crate::lease_file::election_of;
+
+const EXTENSION: &str = "cgroup";
+
+/// A cgroup whose guardian is dead, locked while it is being killed.
+pub(crate) struct Leftover {
+    cgroup: Cgroup,
+    link: Option<PathBuf>,
+}
+
+impl Leftover {
+    /// Begins to kill it.
+    ///
+    /// # Errors
+    /// Those of [`Cgroup::lock`]: then it is left alone.
+    fn kill(mut cgroup: Cgroup, link: Option<PathBuf>) -> io::Result<Leftover> {
+        cgroup.lock()?;
+        cgroup.kill();
+        Ok(Leftover { cgroup, link })
+    }
+
+    /// Whether nothing of it is left, and then removes it; else goes on killing.
+    pub(crate) fn is_gone(&self) -> bool {
+        if !self.cgroup.is_empty() {
+            self.cgroup.kill();
+            return false;
+        }
+        let _ = self.cgroup.remove();
+        self.link.iter().for_each(|link| drop(fs::remove_file(link)));
+        true
+    }
+
+    /// The pids in it, for a report.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        self.cgroup.pids()
+    }
+}
+
+/// Kills what dead guardians left in `base`, and removes what is empty already.
+pub(crate) fn kill_in(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let cgroup = Cgroup::existing(entry.path());
+        if cgroup.is_named_by_a_guardian()
+            && let Ok(leftover) = Leftover::kill(cgroup, None)
+        {
+            leftover.is_gone();
+        }
+    }
+}
+
+/// Kills what dead guardians left whose links lie beside `lease_file`. Returns what has to be gone before the command of
+/// that term may start: what terms of the same election left.
+pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
+    let entries = lease_file.parent().and_then(|dir| fs::read_dir(dir).ok());
+    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    let links = paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
+    let mut left = Vec::new();
+    for link in links {
+        let Ok(path) = fs::read_link(&link) else { continue };
+        let cgroup = Cgroup::existing(path);
+        if !cgroup.is_named_by_a_guardian() {
+            continue;
+        }
+        match Leftover::kill(cgroup, Some(link.clone())) {
+            Ok(leftover) if !leftover.is_gone() && election_of(&link) == election_of(lease_file) => {
+                left.push(leftover);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&link)),
+            _ => {}
+        }
+    }
+    left
+}
+
+/// Leaves a link to the cgroup of the term beside its lease file.
+///
+/// # Errors
+/// Those of making a link.
+pub(crate) fn link(lease_file: &Path, cgroup: &Cgroup) -> io::Result<()> {
+    symlink(cgroup.path(), link_of(lease_file))
+}
+
+/// Removes the link of a term whose tree is empty.
+pub(crate) fn unlink(lease_file: &Path) {
+    let _ = fs::remove_file(link_of(lease_file));
+}
+
+fn link_of(lease_file: &Path) -> PathBuf {
+    lease_file.with_extension(EXTENSION)
+}
