@@ -8,9 +8,16 @@ use billing::charge::Error;
 use billing::driver::replica::worker_beside;
 use billing::driver::run::{Outcome, Plan, run};
 
-const USAGE: &str = "usage: billing-driver FOLDER [--on URL] [--unfenced]";
+const USAGE: &str = "usage: billing-driver FOLDER [--on URL] [--unfenced]; run.sh brings the folder";
 
-fn main() -> Result<ExitCode, Error> {
+fn main() -> ExitCode {
+    strike().unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn strike() -> Result<ExitCode, Error> {
     let (mut on, mut fenced, mut folder) = (None, true, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
