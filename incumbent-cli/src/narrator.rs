@@ -10,6 +10,8 @@ use std::time::Duration;
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{AnsiColor, Style};
 
+use crate::text::visible;
+
 /// Lines that may wait to be written.
 const QUEUE: usize = 1024;
 /// How long the end waits for them.
@@ -78,7 +80,7 @@ impl Narrator {
     /// `label: text`.
     pub(crate) fn line(&self, tone: Tone, label: &str, text: &str) {
         let style = if self.coloured { style(tone) } else { Style::new() };
-        self.send(format!("{style}{label}:{style:#} {text}\n").into_bytes());
+        self.send(format!("{style}{label}:{style:#} {}\n", visible(text)).into_bytes());
     }
 
     /// One line as it is.

@@ -70,7 +70,8 @@ fn show(args: &ObserveArgs, observation: &Observation, shown: &mut Shown) -> Res
     let line = match leader {
         None => format!("nobody leads {}", args.election),
         Some(leader) => {
-            let address = leader.contender.address.as_ref().map(|address| format!(" at {address}"));
+            let address =
+                leader.contender.address.as_ref().map(|address| format!(" at {}", text::visible(address)));
             format!(
                 "{} is led by {}{}{}",
                 args.election,

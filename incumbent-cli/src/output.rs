@@ -54,13 +54,13 @@ pub(crate) fn tell_error(json: bool, error: &Error) {
 /// `error: …` on stderr.
 pub(crate) fn tell(message: &str) {
     let style = clap::builder::styling::AnsiColor::Red.on_default().bold();
-    anstream::eprintln!("{style}error:{style:#} {message}");
+    anstream::eprintln!("{style}error:{style:#} {}", text::visible(message));
 }
 
 /// `warning: …` on stderr.
 pub(crate) fn warn(message: &str) {
     let style = clap::builder::styling::AnsiColor::Yellow.on_default().bold();
-    anstream::eprintln!("{style}warning:{style:#} {message}");
+    anstream::eprintln!("{style}warning:{style:#} {}", text::visible(message));
 }
 
 /// Text on stdout. A reader that went away is no error.

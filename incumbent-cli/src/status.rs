@@ -56,8 +56,9 @@ fn for_people(report: &Report<'_>) -> String {
         }
         Some(leader) => {
             let kind = if leader.contender.is_foreign() { " (a client of another kind)" } else { "" };
-            rows.add_row(["leader".to_owned(), format!("{}{kind}", leader.contender.id)]);
-            rows.add_row(["address", leader.contender.address.as_deref().unwrap_or("-")]);
+            rows.add_row(["leader".to_owned(), format!("{}{kind}", text::visible(&leader.contender.id))]);
+            let address = leader.contender.address.as_deref().unwrap_or("-");
+            rows.add_row(["address", &text::visible(address)]);
             rows.add_row([
                 "token".to_owned(),
                 leader.token.map_or("-".to_owned(), |token| token.to_string()),
@@ -68,7 +69,9 @@ fn for_people(report: &Report<'_>) -> String {
     let candidates = match report.candidates {
         None => "the backend cannot tell".to_owned(),
         Some([]) => "none".to_owned(),
-        Some(candidates) => candidates.iter().map(|one| one.id.as_str()).collect::<Vec<_>>().join(", "),
+        Some(candidates) => {
+            candidates.iter().map(|one| text::visible(&one.id)).collect::<Vec<_>>().join(", ")
+        }
     };
     rows.add_row(["candidates".to_owned(), candidates]);
     let checkpoint = report.checkpoint_bytes.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));

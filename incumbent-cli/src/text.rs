@@ -1,5 +1,6 @@
 //! Numbers and names as people read them.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -24,13 +25,22 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
+/// The text with its control characters written out: what anyone can put into a store breaks no line and drives no terminal.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let written = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(written).collect::<String>().into()
+}
+
 /// A leader with its token: `web-2:4711 (token 17)`.
 pub(crate) fn leader(leader: &Leader) -> String {
-    let id = &leader.contender.id;
+    let id = visible(&leader.contender.id);
     match (leader.token, leader.contender.is_foreign()) {
         (Some(token), false) => format!("{id} (token {token})"),
         (Some(token), true) => format!("{id} (a client of another kind, token {token})"),
-        (None, false) => id.clone(),
+        (None, false) => id.into_owned(),
         (None, true) => format!("{id} (a client of another kind)"),
     }
 }
@@ -112,6 +122,12 @@ mod tests {
     fn kinds_are_words_for_programs() {
         assert_eq!(kind(ErrorKind::TimedOut), "timed_out");
         assert_eq!(kind(ErrorKind::Denied), "denied");
+    }
+
+    #[test]
+    fn what_others_wrote_stays_on_its_line() {
+        assert_eq!(visible("web-2:4711 é"), "web-2:4711 é");
+        assert_eq!(visible("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
     }
 
     #[test]

@@ -91,6 +91,18 @@ fn observe_follows_the_leaders() {
     assert_eq!((&event["v"], &event["event"]), (&1.into(), &"observed".into()), "{line}");
 }
 
+/// An address (or a foreign client's value) is anybody's bytes: it neither breaks a line nor drives a terminal.
+#[test]
+fn control_characters_of_others_are_written_out() {
+    let world = World::new();
+    let a = world.run(&[ON, "--advertise=a\u{1b}[31m\nb"], JOB);
+    wait_leading(&a, 1);
+    let (_, out, _) = world.output(&["status", "billing", ON]);
+    assert!(out.contains("a\\u{1b}[31m\\nb") && !out.contains('\u{1b}'), "{out}");
+    let observer = Proc::spawn(world.incumbent(&["observe", "billing", ON]));
+    observer.wait_line(|line| line.contains(" at a\\u{1b}[31m\\nb"), SOON);
+}
+
 /// A reader that went away is no error and no panic.
 #[test]
 fn answers_end_quietly_when_nobody_reads() {
