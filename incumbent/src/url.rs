@@ -51,6 +51,12 @@ impl StoreUrl {
                 "the backend URL has no scheme; write for example etcd://127.0.0.1:2379 or file:",
             ));
         };
+        if cut_login(url).is_some() {
+            // Nothing of it is repeated: it may be a part of a password.
+            return Err(bad(
+                "the backend URL has an @ behind a / or ?; in a user, a password or a prefix write %2F for /, %3F for ? and %40 for @",
+            ));
+        }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let parameters: Vec<(String, String)> = url::form_urlencoded::parse(query.as_bytes())
             .map(|(k, v)| (k.into_owned(), v.into_owned()))
@@ -129,11 +135,33 @@ impl StoreUrl {
 pub fn redact(url: &str) -> Cow<'_, str> {
     let Some(start) = url.find("://").map(|at| at + 3) else { return Cow::Borrowed(url) };
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
-    let Some(login) = url[start..end].rfind('@').map(|at| start + at) else { return Cow::Borrowed(url) };
+    // A login that was cut off is refused everywhere, and may be shown in what tells of that.
+    let login = cut_login(url).or_else(|| url[start..end].rfind('@').map(|at| start + at));
+    let Some(login) = login else { return Cow::Borrowed(url) };
     match url[start..login].find(':').map(|at| start + at + 1) {
         Some(password) => Cow::Owned(format!("{}***{}", &url[..password], &url[login..])),
         None => Cow::Borrowed(url),
     }
+}
+
+/// Where an `@` stands in the prefix or in a parameter's name: then most likely a password holds a `/` or `?`, which ended the
+/// hosts too early.
+fn cut_login(url: &str) -> Option<usize> {
+    let start = url.find("://")? + 3;
+    let end = start + url[start..].find(['/', '?'])?;
+    if start == end {
+        // A path, as in file:///PATH.
+        return None;
+    }
+    let (prefix, query) = url[end..].split_once('?').unwrap_or((&url[end..], ""));
+    let mut at = prefix.rfind('@').map(|at| end + at);
+    let mut part_start = end + prefix.len() + 1;
+    for part in query.split('&') {
+        let name = part.split('=').next().unwrap_or(part);
+        at = name.rfind('@').map(|found| part_start + found).or(at);
+        part_start += part.len() + 1;
+    }
+    at
 }
 
 /// Parameters of every backend.
@@ -243,8 +271,32 @@ mod tests {
         assert_eq!(redact("etcd://u:hunter2@h1,h2/p?tls=off"), "etcd://u:***@h1,h2/p?tls=off");
         assert_eq!(redact("etcd://u:p@ss@h"), "etcd://u:***@h");
         assert_eq!(redact("etcd://u:p:w@h?a=b@c"), "etcd://u:***@h?a=b@c");
-        for url in ["etcd://u@h:1", "etcd://h:1/a:b@c", "file:/a:b@c", "memory:"] {
+        for url in ["etcd://u@h:1", "etcd://h:1/a:b", "file:/a:b@c", "file:///a:b@c", "memory:"] {
             assert_eq!(redact(url), url);
+        }
+    }
+
+    #[test]
+    fn a_password_that_ends_the_hosts_too_early_is_refused_and_not_shown() {
+        for url in [
+            "etcd://u:12/hunter@h",
+            "etcd://u:12?hunter@h",
+            "etcd://u:12?hunter@h:1/p?ttl=3s",
+            "etcd://u:12/hunter?x@h",
+            "etcd://u:12@3/hunter@h",
+            "etcd://u:12?a=b&hunter@h?tls=off",
+        ] {
+            let error = StoreUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains("%2F") && !error.contains("12") && !error.contains("hunter"), "{error}");
+            let shown = redact(url);
+            assert!(
+                !shown.contains("12") && !shown.contains("hunter") && shown.contains("u:***@h"),
+                "{shown}"
+            );
+        }
+        for url in ["etcd://h/p%40q", "etcd://u:p%2Fw%3F@h/p?password_file=/a@b", "file:///a@b/c", "file:a@b"]
+        {
+            assert!(StoreUrl::parse(url).is_ok(), "{url}");
         }
     }
 
