@@ -134,9 +134,30 @@ fn a_leader_whose_key_was_deleted_or_overwritten_is_told_at_once() {
         assert!(second.token() > first.token());
         etcd.etcdctl_ok(&["put", &keys(&etcd)[0], "mine"]);
         assert!(matches!(lost(&mut one).await, LossReason::Superseded(_)));
-        // What was put there by hand has no lease: somebody has to take it away again.
-        etcd.etcdctl_ok(&["del", "billing/", "--prefix"]);
+        // What was put there by hand has no lease; the candidate whose key it was takes it away.
         assert!(elected(&mut one).await.token() > second.token());
+    });
+}
+
+#[test]
+fn a_standby_whose_key_was_overwritten_takes_it_away_and_queues_anew() {
+    let etcd = Etcd::single(Version::V3_5).start().expect("etcd starts");
+    run(async {
+        let mut one = candidate(&etcd.url(), "one").await;
+        let first = elected(&mut one).await;
+        let mut two = candidate(&etcd.url(), "two").await;
+        queued(&mut two).await;
+        // Without a lease it would stand before everyone who comes later, for ever.
+        let overwritten = keys(&etcd)[1].clone();
+        etcd.etcdctl_ok(&["put", &overwritten, "mine"]);
+        let new = async {
+            while keys(&etcd).len() != 2 || keys(&etcd).contains(&overwritten) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, new).await.expect("a new key in time");
+        one.stop(StopReason::Shutdown);
+        assert!(elected(&mut two).await.token() > first.token());
     });
 }
 

@@ -160,6 +160,8 @@ enum Step {
     Quiet(Observation),
     /// It has no key.
     Create,
+    /// Its key is gone, by what its process knows.
+    Requeue(String),
     /// Its key may change its lease at any moment.
     Settle,
     /// Its key is here.
@@ -178,6 +180,10 @@ impl Shared {
             let acquired = match self.step(&name) {
                 Step::Quiet(observation) => Some(held(claim, observation)),
                 Step::Create => self.create(claim, &name).await?,
+                Step::Requeue(key) => {
+                    self.requeue(&name, &key).await?;
+                    None
+                }
                 Step::Settle => {
                     self.round().await?;
                     None
@@ -201,12 +207,7 @@ impl Shared {
         let Some(key) = campaign.key.clone() else { return Step::Create };
         let Some(place) = state.session.place(&key) else {
             if state.session.is_gone(&key) {
-                // Deleted by hand, or with a lease that ran out: queue anew, with a name that was never used.
-                state.session.forget(&key);
-                campaign.names.remove(&key);
-                campaign.key = None;
-                // What a lost request may still create would stand in the queue for nobody.
-                campaign.loose.iter().for_each(|lease| state.session.condemn(*lease));
+                return Step::Requeue(key);
             }
             return Step::Create;
         };
@@ -224,6 +225,23 @@ impl Shared {
             }
             _ => Step::Prove(key, place),
         }
+    }
+
+    /// Gives up a key that was deleted or overwritten by hand, or whose lease ran out: the campaign queues anew, with a name that
+    /// was never used. What was written over it has no lease that would end it, and would keep its place in the queue for ever.
+    async fn requeue(&self, name: &Name, key: &String) -> Result<()> {
+        let request = TxnRequest { success: vec![delete(key.clone())], ..Default::default() };
+        self.batcher.submit(&name.0, request).await?;
+        let mut state = self.state();
+        let state = &mut *state;
+        state.session.forget(key);
+        if let Some(campaign) = state.campaigns.get_mut(name) {
+            campaign.names.remove(key);
+            campaign.key = None;
+            // What a lost request may still create would stand in the queue for nobody.
+            campaign.loose.iter().for_each(|lease| state.session.condemn(*lease));
+        }
+        Ok(())
     }
 
     /// Creates the key, or finds that a lost request has done so.
