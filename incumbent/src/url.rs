@@ -51,7 +51,9 @@ impl StoreUrl {
                 "the backend URL has no scheme; write for example etcd://127.0.0.1:2379 or file:",
             ));
         };
-        if cut_login(url).is_some() {
+        let hosts = rest.strip_prefix("//").unwrap_or("");
+        let hosts_end = url.len() - hosts.len() + hosts.find(['/', '?']).unwrap_or(hosts.len());
+        if !hosts.starts_with(['/', '?']) && cut_login(url, hosts_end).is_some() {
             // Nothing of it is repeated: it may be a part of a password.
             return Err(bad(
                 "the backend URL has an @ behind a / or ?; in a user, a password or a prefix write %2F for /, %3F for ? and %40 for @",
@@ -133,26 +135,26 @@ impl StoreUrl {
 /// A backend URL as it may be shown: with `***` in place of a password.
 #[must_use]
 pub fn redact(url: &str) -> Cow<'_, str> {
-    let Some(start) = url.find("://").map(|at| at + 3) else { return Cow::Borrowed(url) };
+    let (scheme, behind) = url.split_once(':').unwrap_or(("", url));
+    if matches!(scheme.to_ascii_lowercase().as_str(), "file" | "memory") {
+        return Cow::Borrowed(url);
+    }
+    // Slashes too few or too many are refused, but may be shown in what tells of that.
+    let start = url.len() - behind.trim_start_matches('/').len();
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
-    // A login that was cut off is refused everywhere, and may be shown in what tells of that.
-    let login = cut_login(url).or_else(|| url[start..end].rfind('@').map(|at| start + at));
+    let login = cut_login(url, end).or_else(|| url[start..end].rfind('@').map(|at| start + at));
     let Some(login) = login else { return Cow::Borrowed(url) };
     match url[start..login].find(':').map(|at| start + at + 1) {
         Some(password) => Cow::Owned(format!("{}***{}", &url[..password], &url[login..])),
+        // As in user:password@host, without a scheme.
+        None if !behind.starts_with("//") => Cow::Owned(format!("{}***{}", &url[..start], &url[login..])),
         None => Cow::Borrowed(url),
     }
 }
 
-/// Where an `@` stands in the prefix or in a parameter's name: then most likely a password holds a `/` or `?`, which ended the
-/// hosts too early.
-fn cut_login(url: &str) -> Option<usize> {
-    let start = url.find("://")? + 3;
-    let end = start + url[start..].find(['/', '?'])?;
-    if start == end {
-        // A path, as in file:///PATH.
-        return None;
-    }
+/// Where an `@` stands in the prefix or in a parameter's name, behind the hosts, which reach to `end`: then most likely a password
+/// holds a `/` or `?`, which ended them too early.
+fn cut_login(url: &str, end: usize) -> Option<usize> {
     let (prefix, query) = url[end..].split_once('?').unwrap_or((&url[end..], ""));
     let mut at = prefix.rfind('@').map(|at| end + at);
     let mut part_start = end + prefix.len() + 1;
