@@ -125,6 +125,9 @@ impl StoreUrl {
     #[cfg(any(feature = "tls", test))]
     pub(crate) fn secret(&self) -> Result<Option<String>> {
         let Some(path) = self.parameter("password_file") else { return Ok(self.password.clone()) };
+        if self.password.is_some() {
+            return Err(bad("the backend URL has a password and a password_file=; leave one out"));
+        }
         match std::fs::read_to_string(path) {
             Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
             Err(error) => Err(bad(format!("the password file {path} cannot be read")).with_source(error)),
@@ -252,6 +255,13 @@ mod tests {
         assert!(url.hosts[1].is_loopback() && !url.hosts[0].is_loopback());
         assert_eq!(url.path, "a/b");
         assert_eq!(url.ttl().unwrap(), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn two_sources_of_the_password_are_refused() {
+        let url = StoreUrl::parse("etcd://u:hunter2@h?password_file=/nowhere").unwrap();
+        let error = url.secret().unwrap_err().to_string();
+        assert!(error.contains("leave one out") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]

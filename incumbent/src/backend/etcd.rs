@@ -89,15 +89,19 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
 }
 
 fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
+    let given = ["ca", "cert", "key", "server_name"].into_iter().find(|name| url.parameter(name).is_some());
     let wanted = match url.parameter("tls") {
         Some("on") => true,
         Some("off") => false,
         Some(other) => return Err(bad(format!("tls={other} is neither on nor off"))),
-        None if ["ca", "cert", "key", "server_name"].iter().any(|name| url.parameter(name).is_some()) => true,
+        None if given.is_some() => true,
         None => !url.hosts.iter().all(|host| host.is_loopback()),
     };
     if !wanted {
-        return Ok(None);
+        return match given {
+            Some(name) => Err(bad(format!("{name}= means nothing with tls=off; leave one of them out"))),
+            None => Ok(None),
+        };
     }
     let path = |name| url.parameter(name).map(PathBuf::from);
     let identity = match (path("cert"), path("key")) {
@@ -227,5 +231,19 @@ impl fmt::Debug for EtcdBackend {
             .field("client", &self.shared.client)
             .field("keys", &self.shared.keys)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_parameters_without_tls_are_refused() {
+        for name in ["ca", "cert", "key", "server_name"] {
+            let url = StoreUrl::parse(&format!("etcd://127.0.0.1?tls=off&{name}=x")).expect("a URL");
+            let Err(error) = open(&url, &Settings::default()) else { panic!("{name} was taken") };
+            assert!(error.to_string().contains("means nothing with tls=off"), "{error}");
+        }
     }
 }
