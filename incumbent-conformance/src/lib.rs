@@ -6,8 +6,8 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use incumbent_conformance::{Harness, Suite};
-//! # use incumbent_core::{Backend, BoxFuture, Result};
-//! # fn my_backend() -> Result<Arc<dyn Backend>> { unimplemented!() }
+//! # use incumbent_core::{Backend, BoxFuture, Error, ErrorKind, Result};
+//! # fn my_backend() -> Result<Arc<dyn Backend>> { Err(Error::new(ErrorKind::Unavailable, "the store is down")) }
 //! struct MyStore;
 //!
 //! impl Harness for MyStore {

@@ -14,14 +14,14 @@ const FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 #[derive(Debug, Clone)]
 pub struct WallClock {
     file: PathBuf,
-    library: PathBuf,
+    preload: PathBuf,
 }
 
 impl WallClock {
     /// One that shows the system's time, until it is [`set`](WallClock::set).
     pub fn new() -> Result<WallClock> {
-        let library = library()?;
-        let clock = WallClock { file: run_dir("wall-clock").join("offset"), library };
+        let preload = library()?;
+        let clock = WallClock { file: run_dir("wall-clock").join("offset"), preload };
         clock.set(0);
         Ok(clock)
     }
@@ -30,14 +30,14 @@ impl WallClock {
     pub fn of_this_process() -> Option<WallClock> {
         Some(WallClock {
             file: std::env::var_os(FILE)?.into(),
-            library: std::env::var_os("LD_PRELOAD")?.into(),
+            preload: std::env::var_os("LD_PRELOAD")?.into(),
         })
     }
 
     /// Gives it to a process that is to be started, and to its children. It reaches programs that read the time by way of the
     /// C library; those in Go do not.
     pub fn give_to(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", &self.library).env(FILE, &self.file);
+        command.env("LD_PRELOAD", &self.preload).env(FILE, &self.file);
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
 
