@@ -146,13 +146,26 @@ pub fn redact(url: &str) -> Cow<'_, str> {
     let start = url.len() - behind.trim_start_matches('/').len();
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
     let login = cut_login(url, end).or_else(|| url[start..end].rfind('@').map(|at| start + at));
-    let Some(login) = login else { return Cow::Borrowed(url) };
+    let Some(login) = login else {
+        // What stands for a port and is none is most likely a password without its host.
+        let mut hosts = url[start..end].split(',');
+        return match hosts.find_map(|host| {
+            host.split_once(':').filter(|(name, port)| !name.starts_with('[') && !is_port(port))
+        }) {
+            Some((_, port)) => Cow::Owned(url.replace(port, "***")),
+            None => Cow::Borrowed(url),
+        };
+    };
     match url[start..login].find(':').map(|at| start + at + 1) {
         Some(password) => Cow::Owned(format!("{}***{}", &url[..password], &url[login..])),
         // As in user:password@host, without a scheme.
         None if !behind.starts_with("//") => Cow::Owned(format!("{}***{}", &url[..start], &url[login..])),
         None => Cow::Borrowed(url),
     }
+}
+
+fn is_port(text: &str) -> bool {
+    text.is_empty() || text.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
 /// Where an `@` stands in the prefix or in a parameter's name, behind the hosts, which reach to `end`: then most likely a password
@@ -196,7 +209,13 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration> {
 }
 
 fn parse_host(text: &str) -> Result<Host> {
-    let wrong = || bad(format!("{text:?} in the backend URL is no host or host:port"));
+    // What stands behind the colon may be a password that lacks its host: it is not repeated.
+    let shown = text.split(':').next().unwrap_or(text);
+    let wrong = || {
+        bad(format!(
+            "{shown:?} in the backend URL is no host or host:port; a user goes before an @, as in user@host"
+        ))
+    };
     let (name, port) = if let Some(rest) = text.strip_prefix('[') {
         let (name, rest) = rest.split_once(']').ok_or_else(wrong)?;
         (
@@ -255,6 +274,15 @@ mod tests {
         assert!(url.hosts[1].is_loopback() && !url.hosts[0].is_loopback());
         assert_eq!(url.path, "a/b");
         assert_eq!(url.ttl().unwrap(), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_password_without_its_host_is_not_shown() {
+        for url in ["etcd://u:hunter2", "etcd://h:1,u:hunter2/p?tls=off"] {
+            assert!(!StoreUrl::parse(url).unwrap_err().to_string().contains("hunter2"), "{url}");
+            assert!(!redact(url).contains("hunter2"), "{url}");
+        }
+        assert_eq!(redact("etcd://h:2379,[::1]:2379/p"), "etcd://h:2379,[::1]:2379/p");
     }
 
     #[test]
