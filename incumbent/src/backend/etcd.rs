@@ -14,7 +14,6 @@ mod session;
 mod watch;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ use self::keys::Keys;
 use self::proto::compare::TargetUnion;
 use self::proto::{Compare, PutRequest, RangeRequest, TxnRequest};
 use self::session::Shared;
+use super::server;
 use super::shown::Shown;
-use super::tls::Tls;
 use crate::thread::Factory;
 use crate::url::{SERVER, StoreUrl, bad};
 
@@ -69,7 +68,7 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     }
     let config = Config {
         endpoints: url.hosts.iter().map(|host| host.authority(PORT)).collect(),
-        tls: tls(url)?,
+        tls: server::tls(url)?,
         credentials: match &url.user {
             Some(user) => {
                 let password =
@@ -86,30 +85,6 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     let (keys, ttl) = (Keys::new(&url.path), settings.ttl);
     let client = Client::new(config)?;
     Ok(Box::new(move || Ok(Arc::new(EtcdBackend::new(client, keys, ttl)))))
-}
-
-fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
-    let given = ["ca", "cert", "key", "server_name"].into_iter().find(|name| url.parameter(name).is_some());
-    let wanted = match url.parameter("tls") {
-        Some("on") => true,
-        Some("off") => false,
-        Some(other) => return Err(bad(format!("tls={other} is neither on nor off"))),
-        None if given.is_some() => true,
-        None => !url.hosts.iter().all(|host| host.is_loopback()),
-    };
-    if !wanted {
-        return match given {
-            Some(name) => Err(bad(format!("{name}= means nothing with tls=off; leave one of them out"))),
-            None => Ok(None),
-        };
-    }
-    let path = |name| url.parameter(name).map(PathBuf::from);
-    let identity = match (path("cert"), path("key")) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        _ => return Err(bad("cert= and key= only make sense together")),
-    };
-    Ok(Some(Tls { ca: path("ca"), identity, server_name: url.parameter("server_name").map(str::to_owned) }))
 }
 
 /// An etcd cluster as a backend.

@@ -5,9 +5,11 @@ mod etcd;
 pub(crate) mod file;
 mod memory;
 mod record;
+#[cfg(feature = "tls")]
+mod server;
 mod shown;
 mod signals;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "tls")]
 mod tls;
 
 use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
@@ -20,6 +22,8 @@ use crate::url::StoreUrl;
 pub struct Scheme {
     /// What stands before the colon.
     pub name: &'static str,
+    /// Other words for it, as the store's own clients write.
+    pub aliases: &'static [&'static str],
     /// The Cargo feature that brings it; `None` if it is always there.
     pub feature: Option<&'static str>,
     /// A URL as an example.
@@ -36,6 +40,7 @@ type Open = fn(&StoreUrl, &Settings) -> Result<Factory>;
 pub static REGISTRY: &[Scheme] = &[
     Scheme {
         name: file::SCHEME,
+        aliases: &[],
         feature: None,
         example: "file:/var/lib/incumbent",
         guarantees: Some(file::guarantees),
@@ -43,6 +48,7 @@ pub static REGISTRY: &[Scheme] = &[
     },
     Scheme {
         name: "etcd",
+        aliases: &[],
         feature: Some("etcd"),
         example: "etcd://127.0.0.1:2379",
         #[cfg(feature = "etcd")]
@@ -56,6 +62,7 @@ pub static REGISTRY: &[Scheme] = &[
     },
     Scheme {
         name: "memory",
+        aliases: &[],
         feature: None,
         example: "memory:",
         guarantees: Some(memory::guarantees),
@@ -82,7 +89,8 @@ pub(crate) struct Opened {
 
 pub(crate) fn open(url: &str, mut settings: Settings) -> Result<Opened> {
     let url = StoreUrl::parse(url)?;
-    let Some(scheme) = REGISTRY.iter().find(|scheme| scheme.name == url.scheme) else {
+    let is_meant = |scheme: &&Scheme| scheme.name == url.scheme || scheme.aliases.contains(&&*url.scheme);
+    let Some(scheme) = REGISTRY.iter().find(is_meant) else {
         let known: Vec<&str> = REGISTRY.iter().map(|scheme| scheme.name).collect();
         return Err(Error::new(
             ErrorKind::UnknownScheme,

@@ -20,11 +20,11 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// The settings for one connection that is to speak `protocol` (an ALPN name).
+    /// The settings for one connection that is to speak one of `protocols` (ALPN names; none: the server is not asked).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] if a file cannot be read or does not hold what it should.
-    pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig> {
+    pub(crate) fn config(&self, protocols: &[&[u8]]) -> Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         match &self.ca {
             Some(path) => roots.add_parsable_certificates(certificates(path, "ca")?),
@@ -48,7 +48,7 @@ impl Tls {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![protocol.to_owned()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(config)
     }
 

@@ -41,7 +41,7 @@ impl Dialer {
     pub(super) fn new(host: &str, tls: Option<&Tls>) -> Result<Dialer> {
         let tls = match tls {
             Some(tls) => {
-                let config = tls.config(b"h2").map_err(|error| error.with_backend("etcd"))?;
+                let config = tls.config(&[b"h2"]).map_err(|error| error.with_backend("etcd"))?;
                 let name = tls.server_name(name_in(host)).map_err(|error| error.with_backend("etcd"))?;
                 Some((TlsConnector::from(Arc::new(config)), name))
             }
