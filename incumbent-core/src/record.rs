@@ -49,6 +49,13 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// The identity of the store, stable as long as its tokens rise.
     fn authority(&self) -> Authority;
 
+    /// The history that the latest answer belongs to: it changes where the store may have lost writes that it had
+    /// acknowledged, as in a failover. A term does not outlive such a change, and challengers wait one ttl after it.
+    /// `None` if that cannot happen, or before the first answer. Whoever gives one answers through one connection at a time.
+    fn lineage(&self) -> Option<String> {
+        None
+    }
+
     /// True if the absence of a record is no reason to wait, because a leader sees a deletion at once: then the first one to
     /// come takes it.
     fn trusts_absence(&self) -> bool {
@@ -125,17 +132,31 @@ pub struct Record {
     /// Who shall be preferred for one ttl after a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<CandidateId>,
+    /// The store's [lineage](RecordStore::lineage) in which it was acquired, or created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<String>,
 }
 
 impl Record {
     /// A record that nobody holds.
     pub fn unheld(ttl: Duration, next: Option<CandidateId>) -> Record {
-        Record { v: FORMAT, holder: None, ttl_ms: ttl_ms(ttl), next }
+        Record { v: FORMAT, holder: None, ttl_ms: ttl_ms(ttl), next, lineage: None }
     }
 
     /// A record held by `holder`.
     pub fn held(holder: Holder, ttl: Duration) -> Record {
-        Record { v: FORMAT, holder: Some(holder), ttl_ms: ttl_ms(ttl), next: None }
+        Record { v: FORMAT, holder: Some(holder), ttl_ms: ttl_ms(ttl), next: None, lineage: None }
+    }
+
+    /// The same, in this lineage.
+    #[must_use]
+    pub fn within(self, lineage: Option<String>) -> Record {
+        Record { lineage, ..self }
+    }
+
+    /// True if it was written in the store's present `lineage`, or the store has none.
+    pub fn is_of(&self, lineage: Option<&str>) -> bool {
+        lineage.is_none() || self.lineage.as_deref() == lineage
     }
 
     /// The bytes to store.
@@ -231,7 +252,15 @@ pub enum Move {
 pub struct Challenger {
     slack: Duration,
     trusts_absence: bool,
-    sight: Option<(u64, BootInstant)>,
+    sight: Option<Sight>,
+}
+
+/// A version, the lineage it was seen in, and since when.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+struct Sight {
+    version: u64,
+    lineage: Option<String>,
+    since: BootInstant,
 }
 
 impl Challenger {
@@ -241,17 +270,27 @@ impl Challenger {
         Challenger { slack, trusts_absence, sight: None }
     }
 
-    /// Decides what `claim` does about what it saw. `read_at` is a moment *after* the record was fully read; `gone`
-    /// says that the holder's process is certainly dead.
-    pub fn judge(&mut self, claim: &Claim, seen: &Seen, read_at: BootInstant, gone: bool) -> Move {
+    /// Decides what `claim` does about what it saw in the store's present `lineage`. `read_at` is a moment *after* the
+    /// record was fully read; `gone` says that the holder's process is certainly dead.
+    pub fn judge(
+        &mut self,
+        claim: &Claim,
+        seen: &Seen,
+        lineage: Option<&str>,
+        read_at: BootInstant,
+        gone: bool,
+    ) -> Move {
         let Some(stored) = seen.stored() else {
             self.sight = None;
             return if self.trusts_absence { Move::Take } else { Move::Create };
         };
-        let since = match self.sight {
-            Some((version, since)) if version == stored.version => since,
+        let since = match &self.sight {
+            Some(sight) if sight.version == stored.version && sight.lineage.as_deref() == lineage => {
+                sight.since
+            }
             _ => {
-                self.sight = Some((stored.version, read_at));
+                let lineage = lineage.map(str::to_owned);
+                self.sight = Some(Sight { version: stored.version, lineage, since: read_at });
                 read_at
             }
         };
@@ -263,6 +302,8 @@ impl Challenger {
             Seen::Absent => Move::Create,
             // Whoever holds it may have asked for the same ttl as this candidate; nothing better is known.
             Seen::Unreadable(_) => wait(claim.ttl),
+            // A later grant may have been lost with the history it was written in.
+            Seen::Record(_, record) if !record.is_of(lineage) => wait(claim.ttl.max(record.ttl())),
             Seen::Record(stored, record) => match &record.holder {
                 Some(holder) if holder.id == claim.id && holder.nonce == claim.nonce => Move::Confirm,
                 Some(_) if gone => Move::Take,

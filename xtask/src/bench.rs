@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::process::Signal;
 use testkit::proc::Proc;
 
 use self::report::Report;
@@ -135,7 +136,11 @@ fn time_to_hand_over(leader: Proc, standby: Proc, end: impl FnOnce(&Proc)) -> f6
     let from = testkit::now();
     end(&leader);
     let line = standby.wait_line(started, PATIENCE);
-    millis(line.at.since(from))
+    let elapsed = millis(line.at.since(from));
+    // Politely, so that the next round finds a free election.
+    standby.signal_group(Signal::TERM);
+    standby.wait(PATIENCE);
+    elapsed
 }
 
 fn millis(duration: Duration) -> f64 {

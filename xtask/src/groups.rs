@@ -1,7 +1,7 @@
 //! The groups of tests that `cargo xtask test` runs, in this order.
 //!
 //! A test target (a crate's unit tests, one file under `tests/`, one example) belongs to exactly one group; a
-//! target that belongs to none or to two is an error. A file `tests/etcd_*.rs` of any crate needs etcd servers,
+//! target that belongs to none or to two is an error. A file `tests/SERVER_*.rs` of any crate needs servers of that kind,
 //! `tests/root_*.rs` needs root.
 
 use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, STRACE};
@@ -94,6 +94,6 @@ pub(crate) const GROUPS: &[Group] = &[
         name: "etcd",
         about: "everything that needs etcd servers, and strace",
         needs: &[&ETCD_3_4, &ETCD_3_5, &STRACE, &FAKETIME],
-        steps: &[Step::Tests(|t| t.needs_etcd())],
+        steps: &[Step::Tests(|t| t.needs("etcd"))],
     },
 ];

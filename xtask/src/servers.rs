@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5};
 use testkit::{Etcd, Version, fetch, wait_until};
 
 use crate::Result;
@@ -35,22 +36,56 @@ pub(crate) enum Task {
 /// What can be brought up.
 struct Kind {
     name: &'static str,
-    version: Version,
-    members: usize,
+    bundle: &'static Bundle,
+    /// Starts it with its data under a directory.
+    start: fn(&Path) -> testkit::Result<Running>,
 }
 
-const KINDS: [Kind; 4] = [
-    Kind { name: "etcd", version: Version::V3_5, members: 1 },
-    Kind { name: "etcd-3.4", version: Version::V3_4, members: 1 },
-    Kind { name: "etcd-cluster", version: Version::V3_5, members: 3 },
-    Kind { name: "etcd-3.4-cluster", version: Version::V3_4, members: 3 },
+const KINDS: &[Kind] = &[
+    Kind { name: "etcd", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 1, dir) },
+    Kind { name: "etcd-3.4", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 1, dir) },
+    Kind { name: "etcd-cluster", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 3, dir) },
+    Kind { name: "etcd-3.4-cluster", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 3, dir) },
 ];
+
+fn etcd(version: Version, members: usize, dir: &Path) -> testkit::Result<Running> {
+    let etcd = Etcd::cluster(version, members).dir(dir).start()?;
+    Ok(Running::new(etcd.url(), etcd.leave_running()))
+}
 
 /// What is kept of a server that runs, beside its data.
 #[derive(Serialize, Deserialize)]
 struct Running {
-    pids: Vec<u32>,
+    processes: Vec<Process>,
     url: String,
+}
+
+/// A process, and when it started, in the kernel's ticks: its number may come to mean another one.
+#[derive(Serialize, Deserialize)]
+struct Process {
+    pid: u32,
+    started: String,
+}
+
+impl Running {
+    fn new(url: String, pids: Vec<u32>) -> Running {
+        let process = |pid| Process { pid, started: started(pid).unwrap_or_default() };
+        Running { processes: pids.into_iter().map(process).collect(), url }
+    }
+}
+
+impl Process {
+    fn lives(&self) -> bool {
+        started(self.pid).is_some_and(|started| started == self.started)
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`; the name before it may hold spaces and parentheses.
+fn started(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let is_zombie = fields.trim_start().starts_with('Z');
+    fields.split_whitespace().nth(19).filter(|_| !is_zombie).map(str::to_owned)
 }
 
 pub(crate) fn run(task: &Task) -> Result {
@@ -80,8 +115,7 @@ fn up(kind: &Kind) -> Result {
     }
     let dir = kind.dir();
     remove(&dir)?;
-    let etcd = Etcd::cluster(kind.version, kind.members).dir(&dir).start().map_err(|e| e.to_string())?;
-    let running = Running { url: etcd.url(), pids: etcd.leave_running() };
+    let running = (kind.start)(&dir).map_err(|e| e.to_string())?;
     let text = serde_json::to_string(&running).map_err(|e| e.to_string())?;
     fs::write(kind.state_file(), text).map_err(|e| format!("{}: {e}", kind.state_file().display()))?;
     println!("{} is up; its logs are in {}", kind.name, dir.display());
@@ -98,11 +132,11 @@ fn down(kind: &Kind) -> Result {
         println!("{} does not run", kind.name);
         return remove(&kind.dir());
     };
-    for pid in running.pids.into_iter().filter(|pid| kind.owns(*pid)) {
-        signal(pid, Signal::TERM);
-        if !wait_until(Duration::from_secs(10), || !kind.owns(pid)) {
-            signal(pid, Signal::KILL);
-            wait_until(Duration::from_secs(10), || !kind.owns(pid));
+    for process in running.processes.iter().filter(|process| process.lives()) {
+        signal(process.pid, Signal::TERM);
+        if !wait_until(Duration::from_secs(10), || !process.lives()) {
+            signal(process.pid, Signal::KILL);
+            wait_until(Duration::from_secs(10), || !process.lives());
         }
     }
     println!("{} is down", kind.name);
@@ -110,10 +144,10 @@ fn down(kind: &Kind) -> Result {
 }
 
 fn list() {
-    for kind in &KINDS {
+    for kind in KINDS {
         let state = match kind.running() {
             Some(running) => running.url,
-            None if is_fetched(kind.version.bundle()) => "down".to_owned(),
+            None if is_fetched(kind.bundle) => "down".to_owned(),
             None => "down, not fetched".to_owned(),
         };
         println!("{:18} {state}", kind.name);
@@ -135,7 +169,7 @@ fn is_fetched(bundle: &fetch::Bundle) -> bool {
 fn fetch_by_name(name: &str) -> Result {
     let bundle = match fetch::BUNDLES.iter().find(|bundle| bundle.name == name) {
         Some(bundle) => bundle,
-        None => find(name)?.version.bundle(),
+        None => find(name)?.bundle,
     };
     let dir = bundle.ensure().map_err(|e| e.to_string())?;
     println!("{}", dir.display());
@@ -154,13 +188,7 @@ impl Kind {
     /// What runs, if any of its processes still does.
     fn running(&self) -> Option<Running> {
         let running: Running = serde_json::from_slice(&fs::read(self.state_file()).ok()?).ok()?;
-        running.pids.iter().any(|pid| self.owns(*pid)).then_some(running)
-    }
-
-    /// Whether this process is one of ours: its number may have come to mean another one.
-    fn owns(&self, pid: u32) -> bool {
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&arguments).contains(&format!("--data-dir={}/", self.dir().display()))
+        running.processes.iter().any(Process::lives).then_some(running)
     }
 }
 

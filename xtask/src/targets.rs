@@ -12,6 +12,10 @@ use crate::Result;
 use crate::groups::{Group, Step};
 use crate::workspace;
 
+/// Kinds of servers: a file `tests/SERVER_*.rs` of any crate needs one.
+const SERVERS: [&str; 8] =
+    ["consul", "etcd", "kubernetes", "mysql", "nats", "postgres", "redis", "zookeeper"];
+
 /// One test executable.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -26,7 +30,7 @@ pub(crate) struct Target {
 impl Target {
     /// Whether it is one of this package's targets that need no server and no special powers.
     pub(crate) fn is_of(&self, package: &str) -> bool {
-        self.package == package && !self.needs_etcd() && !self.needs_root()
+        self.package == package && self.server().is_none() && !self.needs_root()
     }
 
     /// Whether it is an integration test that must run as root.
@@ -34,9 +38,15 @@ impl Target {
         self.kind == "test" && self.name.starts_with("root_")
     }
 
-    /// Whether it is an integration test that needs etcd servers.
-    pub(crate) fn needs_etcd(&self) -> bool {
-        self.kind == "test" && self.name.starts_with("etcd_")
+    /// Whether it is an integration test that needs servers of this kind.
+    pub(crate) fn needs(&self, server: &str) -> bool {
+        self.server() == Some(server)
+    }
+
+    /// The kind of server that it needs, if any.
+    fn server(&self) -> Option<&str> {
+        let (server, _) = self.name.split_once('_').filter(|_| self.kind == "test")?;
+        SERVERS.contains(&server).then_some(server)
     }
 
     /// The executable, to be run as cargo would run it.

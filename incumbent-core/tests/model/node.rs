@@ -242,7 +242,7 @@ impl Node {
                 };
                 let (_, challenger) = self.challenger.insert((claim.nonce, challenger));
                 let read_at = BootInstant::ZERO + RECORD_TICK * clock as u32;
-                match challenger.judge(&claim, &seen, read_at, false) {
+                match challenger.judge(&claim, &seen, None, read_at, false) {
                     Move::Wait(until) => {
                         let until = until.as_nanos().div_ceil(RECORD_TICK.as_nanos() as u64);
                         let try_again = ticks(until - self.lag);

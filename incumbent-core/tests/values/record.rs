@@ -49,16 +49,16 @@ fn challenger() -> Challenger {
 fn another_holder_is_waited_for_from_the_first_sight_of_its_version() {
     let mut challenger = challenger();
     let me = claim("a", 1);
-    assert_eq!(challenger.judge(&me, &held(3, "b", 2), at(100), false), Move::Wait(at(100) + PATIENCE));
-    assert_eq!(challenger.judge(&me, &held(3, "b", 2), at(110), false), Move::Wait(at(100) + PATIENCE));
+    assert_eq!(challenger.judge(&me, &held(3, "b", 2), None, at(100), false), Move::Wait(at(100) + PATIENCE));
+    assert_eq!(challenger.judge(&me, &held(3, "b", 2), None, at(110), false), Move::Wait(at(100) + PATIENCE));
     // It renewed: all over again.
-    assert_eq!(challenger.judge(&me, &held(4, "b", 2), at(112), false), Move::Wait(at(112) + PATIENCE));
+    assert_eq!(challenger.judge(&me, &held(4, "b", 2), None, at(112), false), Move::Wait(at(112) + PATIENCE));
     let due = at(112) + PATIENCE;
     assert_eq!(
-        challenger.judge(&me, &held(4, "b", 2), due - Duration::from_nanos(1), false),
+        challenger.judge(&me, &held(4, "b", 2), None, due - Duration::from_nanos(1), false),
         Move::Wait(due)
     );
-    assert_eq!(challenger.judge(&me, &held(4, "b", 2), due, false), Move::Take);
+    assert_eq!(challenger.judge(&me, &held(4, "b", 2), None, due, false), Move::Take);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_holders_ttl_counts_and_the_stores_slack_is_added() {
     let mut challenger = Challenger::new(Duration::from_secs(2), false);
     let patience = Duration::from_millis(62_060);
     assert_eq!(
-        challenger.judge(&claim("a", 1), &seen(3, 7, &record), at(0), false),
+        challenger.judge(&claim("a", 1), &seen(3, 7, &record), None, at(0), false),
         Move::Wait(at(0) + patience)
     );
 }
@@ -81,22 +81,22 @@ fn a_ttl_is_stored_rounded_up() {
 
 #[test]
 fn a_holder_whose_process_is_gone_is_followed_at_once() {
-    assert_eq!(challenger().judge(&claim("a", 1), &held(3, "b", 2), at(0), true), Move::Take);
+    assert_eq!(challenger().judge(&claim("a", 1), &held(3, "b", 2), None, at(0), true), Move::Take);
 }
 
 #[test]
 fn only_the_same_campaign_is_confirmed() {
     let me = claim("a", 1);
-    assert_eq!(challenger().judge(&me, &held(3, "a", 1), at(0), false), Move::Confirm);
+    assert_eq!(challenger().judge(&me, &held(3, "a", 1), None, at(0), false), Move::Confirm);
     // The same name with another nonce, and the same nonce with another name, are others.
-    assert_eq!(challenger().judge(&me, &held(3, "a", 2), at(0), false), Move::Wait(at(0) + PATIENCE));
-    assert_eq!(challenger().judge(&me, &held(3, "b", 1), at(0), false), Move::Wait(at(0) + PATIENCE));
+    assert_eq!(challenger().judge(&me, &held(3, "a", 2), None, at(0), false), Move::Wait(at(0) + PATIENCE));
+    assert_eq!(challenger().judge(&me, &held(3, "b", 1), None, at(0), false), Move::Wait(at(0) + PATIENCE));
 }
 
 #[test]
 fn a_released_record_is_taken_at_once() {
     assert_eq!(
-        challenger().judge(&claim("a", 1), &seen(3, 7, &Record::unheld(TTL, None)), at(0), false),
+        challenger().judge(&claim("a", 1), &seen(3, 7, &Record::unheld(TTL, None)), None, at(0), false),
         Move::Take
     );
 }
@@ -104,20 +104,20 @@ fn a_released_record_is_taken_at_once() {
 #[test]
 fn a_named_successor_is_preferred_for_one_ttl() {
     let released = seen(3, 7, &Record::unheld(TTL, Some("b".parse().expect("a valid id"))));
-    assert_eq!(challenger().judge(&claim("b", 1), &released, at(0), false), Move::Take);
+    assert_eq!(challenger().judge(&claim("b", 1), &released, None, at(0), false), Move::Take);
     let mut other = challenger();
-    assert_eq!(other.judge(&claim("a", 1), &released, at(0), false), Move::Wait(at(0) + PATIENCE));
-    assert_eq!(other.judge(&claim("a", 1), &released, at(16), false), Move::Take);
+    assert_eq!(other.judge(&claim("a", 1), &released, None, at(0), false), Move::Wait(at(0) + PATIENCE));
+    assert_eq!(other.judge(&claim("a", 1), &released, None, at(16), false), Move::Take);
 }
 
 #[test]
 fn an_absent_record_is_created_and_then_waited_for() {
     let mut challenger = challenger();
     let me = claim("a", 1);
-    assert_eq!(challenger.judge(&me, &Seen::Absent, at(0), false), Move::Create);
+    assert_eq!(challenger.judge(&me, &Seen::Absent, None, at(0), false), Move::Create);
     let created = seen(1, 0, &Record::unheld(TTL, None));
-    assert_eq!(challenger.judge(&me, &created, at(1), false), Move::Wait(at(1) + PATIENCE));
-    assert_eq!(challenger.judge(&me, &created, at(17), false), Move::Take);
+    assert_eq!(challenger.judge(&me, &created, None, at(1), false), Move::Wait(at(1) + PATIENCE));
+    assert_eq!(challenger.judge(&me, &created, None, at(17), false), Move::Take);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn an_absent_record_is_taken_at_once_where_a_leader_sees_a_deletion() {
     let created = seen(1, 0, &Record::unheld(TTL, None));
     for absent in [Seen::Absent, created] {
         let mut challenger = Challenger::new(Duration::ZERO, true);
-        assert_eq!(challenger.judge(&claim("a", 1), &absent, at(0), false), Move::Take);
+        assert_eq!(challenger.judge(&claim("a", 1), &absent, None, at(0), false), Move::Take);
     }
 }
 
@@ -133,9 +133,33 @@ fn an_absent_record_is_taken_at_once_where_a_leader_sees_a_deletion() {
 fn a_record_that_vanished_in_between_is_seen_anew() {
     let mut challenger = challenger();
     let me = claim("a", 1);
-    challenger.judge(&me, &held(3, "b", 2), at(0), false);
-    challenger.judge(&me, &Seen::Absent, at(10), false);
-    assert_eq!(challenger.judge(&me, &held(3, "b", 2), at(16), false), Move::Wait(at(16) + PATIENCE));
+    challenger.judge(&me, &held(3, "b", 2), None, at(0), false);
+    challenger.judge(&me, &Seen::Absent, None, at(10), false);
+    assert_eq!(challenger.judge(&me, &held(3, "b", 2), None, at(16), false), Move::Wait(at(16) + PATIENCE));
+}
+
+/// As [`PATIENCE`] after a change of the store's history, whatever the record says: a later grant may be lost with the history.
+#[test]
+fn postgres_async_failover_a_record_of_another_history_is_waited_for() {
+    let me = claim("a", 1);
+    let unheld = Record::unheld(TTL, Some("a".parse().expect("a valid id")));
+    let own = Record::held(holder("a", 1), TTL);
+    for record in [unheld, own, Record::held(holder("b", 2), TTL)] {
+        let seen = seen(3, 7, &record.within(Some("before".to_owned())));
+        let mut challenger = challenger();
+        let mut judge = |lineage, seconds| challenger.judge(&me, &seen, Some(lineage), at(seconds), false);
+        judge("before", 0);
+        assert_eq!(judge("after", 14), Move::Wait(at(14) + PATIENCE));
+        assert_eq!(judge("after", 29), Move::Wait(at(14) + PATIENCE));
+        assert_eq!(judge("after", 30), Move::Take);
+    }
+}
+
+#[test]
+fn a_record_of_the_present_history_is_judged_as_ever() {
+    let own = Record::held(holder("a", 1), TTL).within(Some("now".to_owned()));
+    let judged = challenger().judge(&claim("a", 1), &seen(3, 7, &own), Some("now"), at(0), false);
+    assert_eq!(judged, Move::Confirm);
 }
 
 #[test]
@@ -156,11 +180,11 @@ fn garbage_counts_as_an_unknown_holder() {
         assert_eq!(seen.observation().leader, None);
         let mut challenger = challenger();
         assert_eq!(
-            challenger.judge(&claim("a", 1), &seen, at(0), false),
+            challenger.judge(&claim("a", 1), &seen, None, at(0), false),
             Move::Wait(at(0) + PATIENCE),
             "{body}"
         );
-        assert_eq!(challenger.judge(&claim("a", 1), &seen, at(16), false), Move::Take, "{body}");
+        assert_eq!(challenger.judge(&claim("a", 1), &seen, None, at(16), false), Move::Take, "{body}");
     }
 }
 
@@ -192,8 +216,11 @@ fn two_releases_of_one_format_run_side_by_side() {
         assert!(still_held(&claim("b", 2), FencingToken(7), &seen));
         let leader = seen.observation().leader.expect("b leads");
         assert_eq!((leader.contender.id.as_str(), leader.contender.nonce), ("b", Some(nonce)));
-        assert_eq!(challenger().judge(&claim("a", 1), &seen, at(0), false), Move::Wait(at(0) + PATIENCE));
-        assert_eq!(challenger().judge(&claim("b", 2), &seen, at(0), false), Move::Confirm);
+        assert_eq!(
+            challenger().judge(&claim("a", 1), &seen, None, at(0), false),
+            Move::Wait(at(0) + PATIENCE)
+        );
+        assert_eq!(challenger().judge(&claim("b", 2), &seen, None, at(0), false), Move::Confirm);
     }
 }
 

@@ -37,6 +37,8 @@ struct Campaign {
     asked: Option<u64>,
     /// The record as this campaign wrote it, while it leads.
     mine: Option<Stored>,
+    /// The store's lineage in which it was granted.
+    lineage: Option<String>,
 }
 
 impl<S: RecordStore> RecordBackend<S> {
@@ -54,6 +56,7 @@ impl<S: RecordStore> RecordBackend<S> {
             explained: None,
             asked: None,
             mine: None,
+            lineage: None,
         };
         change(self.campaigns().entry((claim.election.clone(), claim.nonce)).or_insert_with(new))
     }
@@ -68,16 +71,20 @@ impl<S: RecordStore> RecordBackend<S> {
         for _ in 0..MOVES {
             let seen = self.see(&key).await?;
             let read_at = clock::now();
+            let lineage = self.store.lineage();
             let gone = match seen.holder() {
                 Some(holder) if holder.nonce != claim.nonce => {
                     self.store.is_gone(&claim.election, holder).await
                 }
                 _ => false,
             };
-            let next = self.with(claim, |campaign| campaign.challenger.judge(claim, &seen, read_at, gone));
+            let judge = |campaign: &mut Campaign| {
+                campaign.challenger.judge(claim, &seen, lineage.as_deref(), read_at, gone)
+            };
+            let next = self.with(claim, judge);
             let (token, record) = match next {
                 Move::Wait(try_again) => {
-                    self.explain(claim, &seen);
+                    self.explain(claim, &seen, lineage.as_deref());
                     return Ok(Acquired::Held { observation: seen.observation(), try_again });
                 }
                 Move::Create => (TokenRule::Keep, Record::unheld(claim.ttl, None)),
@@ -87,14 +94,18 @@ impl<S: RecordStore> RecordBackend<S> {
                     Seen::Absent | Seen::Unreadable(_) => continue,
                 },
             };
+            let record = record.within(lineage.clone());
             let body = record.encode();
             let swapped = self.store.swap(&key, seen.stored(), token, body.clone()).await?;
             let Swapped::Done { version, token, sent_at } = swapped else { continue };
             let stored = Stored { version, token, body };
-            if next == Move::Create {
+            if next == Move::Create || self.store.lineage() != lineage {
                 continue;
             }
-            self.with(claim, |campaign| campaign.mine = Some(stored));
+            self.with(claim, |campaign| {
+                campaign.mine = Some(stored);
+                campaign.lineage = lineage;
+            });
             let token = Some(FencingToken(token));
             return Ok(Acquired::Granted(Grant {
                 token,
@@ -115,6 +126,11 @@ impl<S: RecordStore> RecordBackend<S> {
                 let swapped = self.store.swap(&key, Some(&mine), TokenRule::Keep, mine.body.clone()).await?;
                 if let Swapped::Done { version, token, sent_at } = swapped {
                     let stored = Stored { version, token, body: mine.body };
+                    if self.with(claim, |campaign| campaign.lineage != self.store.lineage()) {
+                        warn!(election = %claim.election, "the store has failed over; the term is given up");
+                        let seen = Seen::new(Some(stored))?;
+                        return Ok(Renewed::Lost(seen.observation()));
+                    }
                     self.with(claim, |campaign| campaign.mine = Some(stored));
                     return Ok(Renewed::Extended { sent_at, ttl: grant.ttl });
                 }
@@ -138,7 +154,12 @@ impl<S: RecordStore> RecordBackend<S> {
             if !is_own(claim, &seen) {
                 return Ok(());
             }
-            let record = Record::unheld(claim.ttl, next.cloned());
+            // In its old lineage: who challenges it after a failover still waits.
+            let lineage = match &seen {
+                Seen::Record(_, record) => record.lineage.clone(),
+                Seen::Absent | Seen::Unreadable(_) => None,
+            };
+            let record = Record::unheld(claim.ttl, next.cloned()).within(lineage);
             let swapped = self.store.swap(&key, seen.stored(), TokenRule::Keep, record.encode()).await?;
             if swapped != Swapped::Conflict {
                 return Ok(());
@@ -148,9 +169,12 @@ impl<S: RecordStore> RecordBackend<S> {
     }
 
     /// Says once why a record that nobody is known to hold is waited for.
-    fn explain(&self, claim: &Claim, seen: &Seen) {
+    fn explain(&self, claim: &Claim, seen: &Seen, lineage: Option<&str>) {
         let why = match seen {
             Seen::Unreadable(_) => "it cannot be understood",
+            Seen::Record(_, record) if !record.is_of(lineage) => {
+                "the store has failed over since, and may have lost a later one"
+            }
             Seen::Record(stored, record) if record.holder.is_none() && stored.token == 0 => {
                 "it is new, and an older one may have been removed"
             }
