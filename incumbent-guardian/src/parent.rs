@@ -414,8 +414,9 @@ impl Supervisor {
         killed.is_ok().then_some(main)
     }
 
-    /// Reaps the guardian, which has nothing left to do.
+    /// Reaps the guardian, which ends once it has cleaned up behind itself. One that does not is frozen.
     fn bury(mut self) {
+        let _ = wait_for(&[(self.channel.as_fd(), PollFlags::IN)], Some(SILENCE));
         let _ = self.child.kill();
         let _ = self.child.wait();
         guardians().retain(|pid| *pid != self.child.id());

@@ -394,6 +394,14 @@ impl Guardian {
     }
 
     fn finish(&mut self) -> bool {
+        // First of all: somebody may be waiting for the election.
+        self.tell(GuardianEvent::Empty);
+        while !self.parent.is_flushed() {
+            if wait_for(&[(self.parent.as_fd(), PollFlags::OUT)], None).is_err() {
+                break;
+            }
+            self.parent.flush();
+        }
         if let Some(cgroup) = self.cgroup.take() {
             let _ = cgroup.remove();
         }
@@ -403,13 +411,6 @@ impl Guardian {
                 // Its writer is gone, and the path is never used again.
                 let _ = fs::remove_file(lease_file);
             }
-        }
-        self.tell(GuardianEvent::Empty);
-        while !self.parent.is_flushed() {
-            if wait_for(&[(self.parent.as_fd(), PollFlags::OUT)], None).is_err() {
-                break;
-            }
-            self.parent.flush();
         }
         true
     }
