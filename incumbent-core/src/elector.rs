@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::handover::HandoverRequest;
 use crate::ids::{CandidateId, ElectionName, Nonce};
 use crate::rng::Rng;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, exact};
 use crate::timing::Timing;
 
 /// What an elector is told once.
@@ -143,6 +143,11 @@ pub enum Event {
     Trouble(Error),
     /// The calls work again after trouble.
     Recovered,
+    /// The store has confirmed that nothing of the last term is left in it.
+    Released {
+        /// When the candidate campaigns again; `None` if it shuts down.
+        campaigning_at: Option<BootInstant>,
+    },
     /// The candidate has shut down.
     Ended,
 }
@@ -329,9 +334,8 @@ impl Elector {
         if let Some(pending) = self.pending.take_if(|p| now >= p.issued_at + self.config.timing.call_timeout)
         {
             self.outputs.push_back(Output::Cancel(pending.id));
-            let waited = now.since(pending.issued_at);
-            let error =
-                Error::new(ErrorKind::TimedOut, format!("no answer from the store within {waited:?}"));
+            let limit = exact(self.config.timing.call_timeout);
+            let error = Error::new(ErrorKind::TimedOut, format!("no answer from the store within {limit}"));
             self.failed(now, pending.kind, error);
         }
     }
@@ -424,7 +428,11 @@ impl Elector {
                 self.recovered();
                 self.renewed(now, pending.issued_at, renewed);
             }
-            (Kind::Release, Answer::Release(Ok(()))) => self.released(now),
+            (Kind::Release, Answer::Release(Ok(()))) => {
+                self.recovered();
+                self.tell_released(now);
+                self.released(now);
+            }
             (Kind::ReadHandover, Answer::ReadHandover(Ok(request))) => self.handover_read(now, request),
             (_, Answer::Acquire(Err(error)) | Answer::Renew(Err(error)))
             | (_, Answer::Release(Err(error)) | Answer::ReadHandover(Err(error))) => {
@@ -676,6 +684,15 @@ impl Elector {
         }));
     }
 
+    fn tell_released(&mut self, now: BootInstant) {
+        let State::Over(over) = &self.state else { return };
+        if over.grant.is_some() {
+            let campaigning_at = (!self.shutdown).then_some(now + over.pause);
+            self.event(Event::Released { campaigning_at });
+        }
+    }
+
+    /// The campaign is left behind, whether the store knows or not.
     fn released(&mut self, now: BootInstant) {
         let State::Over(over) = &self.state else { return };
         self.state = State::Waiting { until: now + over.pause };

@@ -92,13 +92,16 @@ pub struct Guarantees {
     /// What can be asked of a hand-over.
     pub transfer: Transfer,
     /// The shortest ttl that the store can keep.
+    #[serde(rename = "ttl_min_ms", serialize_with = "ms")]
     pub ttl_min: Duration,
     /// By how much the store may judge *early* that a lease has run out.
+    #[serde(rename = "expiry_slack_ms", serialize_with = "ms")]
     pub expiry_slack: Duration,
     /// The longest time from a leader's crash until the store lets another in is `ttl × takeover_ttls +
     /// takeover_extra`.
     pub takeover_ttls: u32,
     /// See [`Guarantees::takeover_ttls`].
+    #[serde(rename = "takeover_extra_ms", serialize_with = "ms")]
     pub takeover_extra: Duration,
     /// How standbys learn that the election is free.
     pub handover: Handover,
@@ -122,4 +125,9 @@ impl Guarantees {
     pub fn has_tokens(&self) -> bool {
         self.token != TokenSource::None
     }
+}
+
+/// Names for programs carry their unit.
+fn ms<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(span.as_millis().try_into().unwrap_or(u64::MAX))
 }

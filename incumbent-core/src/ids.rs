@@ -10,6 +10,25 @@ use crate::error::{Error, ErrorKind};
 /// The longest election name and candidate id, in bytes.
 pub const NAME_MAX: usize = 128;
 
+/// The longest address that a candidate may advertise, in bytes.
+pub const ADDRESS_MAX: usize = 512;
+/// What [`check_address`] allows, in words.
+pub const ADDRESS_RULE: &str = "an address is 1 to 512 bytes without spaces and control characters";
+
+/// Checks an address that a candidate wants to advertise. Others show it on a line and hand it to their own tools.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] with the rule.
+pub fn check_address(address: &str) -> Result<(), Error> {
+    let unfit = |c: char| c.is_control() || c.is_whitespace();
+    if !address.is_empty() && address.len() <= ADDRESS_MAX && !address.contains(unfit) {
+        return Ok(());
+    }
+    let shown: String = address.chars().take(40).collect();
+    let message = format!("invalid address to advertise {shown:?}: {ADDRESS_RULE}");
+    Err(Error::new(ErrorKind::InvalidConfig, message))
+}
+
 /// The name of an election: 1–128 of `[A-Za-z0-9._-]`, the first a letter or digit.
 ///
 /// The same name is the store's key, so that other tools can share the election. It is never escaped or hashed.
@@ -18,6 +37,9 @@ pub const NAME_MAX: usize = 128;
 pub struct ElectionName(String);
 
 impl ElectionName {
+    /// What a name may be, in words.
+    pub const RULE: &str = "a name is 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit";
+
     /// Checks `name` against the rule.
     ///
     /// # Errors
@@ -41,9 +63,7 @@ impl ElectionName {
                 let shown: String = name.chars().take(40).collect();
                 Err(Error::new(
                     ErrorKind::InvalidName,
-                    format!(
-                        "invalid election name {shown:?}: {offence}; a name is 1 to {NAME_MAX} of A-Z a-z 0-9 . _ - and starts with a letter or digit"
-                    ),
+                    format!("invalid election name {shown:?}: {offence}; {}", ElectionName::RULE),
                 ))
             }
         }
@@ -88,6 +108,9 @@ impl<'de> Deserialize<'de> for ElectionName {
 pub struct CandidateId(String);
 
 impl CandidateId {
+    /// What an id may be, in words.
+    pub const RULE: &str = "an id is 1 to 128 bytes without control characters";
+
     /// Checks `id` against the rule.
     ///
     /// # Errors
@@ -98,9 +121,7 @@ impl CandidateId {
             let shown: String = id.chars().take(40).collect();
             return Err(Error::new(
                 ErrorKind::InvalidName,
-                format!(
-                    "invalid candidate id {shown:?}: an id is 1 to {NAME_MAX} bytes without control characters"
-                ),
+                format!("invalid candidate id {shown:?}: {}", CandidateId::RULE),
             ));
         }
         Ok(CandidateId(id))

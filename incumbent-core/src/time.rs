@@ -37,6 +37,16 @@ impl BootInstant {
     }
 }
 
+/// A span as messages write it: exact, with a space before its unit, as in `10 ms` or `1.5 s`.
+pub fn exact(span: Duration) -> String {
+    if span.is_zero() {
+        return "0 s".to_owned();
+    }
+    let text = format!("{span:?}");
+    let unit = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    format!("{} {}", &text[..unit], &text[unit..])
+}
+
 const fn nanos(duration: Duration) -> u64 {
     let nanos = duration.as_nanos();
     if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
-use crate::time::BootInstant;
+use crate::time::{BootInstant, exact};
 
 /// The default lease duration.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
@@ -77,12 +77,13 @@ impl Timing {
         let ttl = settings.ttl;
         if ttl < guarantees.ttl_min {
             return Err(invalid(format!(
-                "ttl {ttl:?} is below the shortest that this backend can keep, {:?}; raise ttl",
-                guarantees.ttl_min
+                "ttl {} is below the shortest that this backend can keep, {}; raise ttl",
+                exact(ttl),
+                exact(guarantees.ttl_min)
             )));
         }
         if ttl > Duration::from_secs(24 * 3600) {
-            return Err(invalid(format!("ttl {ttl:?} is above the longest allowed, 24h; lower ttl")));
+            return Err(invalid(format!("ttl {} is above the longest allowed, 24 h; lower ttl", exact(ttl))));
         }
         let timing = Timing {
             ttl,
@@ -107,14 +108,23 @@ impl Timing {
         let sum = parts.into_iter().fold(Duration::ZERO, Duration::saturating_add);
         if sum >= self.ttl {
             return Err(invalid(format!(
-                "the intervals do not fit into the ttl: renew interval {:?} + retry {retry:?} + grace {:?} + margin {:?} + slack {:?} + drift {drift:?} = {sum:?}, which must be less than ttl {:?}; raise ttl or lower grace or margin",
-                self.renew_interval, self.grace, self.margin, self.slack, self.ttl
+                "the intervals do not fit into the ttl: renew interval {} + retry {} + grace {} + margin {} + slack {} + drift {} = {}, which must be less than ttl {}; raise ttl or lower grace or margin",
+                exact(self.renew_interval),
+                exact(retry),
+                exact(self.grace),
+                exact(self.margin),
+                exact(self.slack),
+                exact(drift),
+                exact(sum),
+                exact(self.ttl)
             )));
         }
         if drift.saturating_mul(2) >= self.margin {
             return Err(invalid(format!(
-                "margin {:?} must be more than twice the clock drift {drift:?} over a ttl of {:?}; raise margin",
-                self.margin, self.ttl
+                "margin {} must be more than twice the clock drift {} over a ttl of {}; raise margin",
+                exact(self.margin),
+                exact(drift),
+                exact(self.ttl)
             )));
         }
         Ok(())

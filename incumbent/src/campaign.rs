@@ -30,6 +30,11 @@ pub enum CampaignEvent {
     Trouble(Error),
     /// The store answers again.
     Recovered,
+    /// The store has confirmed that nothing of the last term is left in it.
+    Released {
+        /// When the candidate campaigns again; `None` if it shuts down.
+        campaigning_at: Option<BootInstant>,
+    },
     /// The campaign has ended for good.
     Ended,
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use incumbent_core::ids::check_address;
 use incumbent_core::{
     CandidateId, ElectionName, Elector, ElectorConfig, Error, ErrorKind, LossReason, Result, StopReason,
     Timing,
@@ -33,7 +34,8 @@ impl Candidate {
         Candidate { election, id, address: None, grace: None, drain: None, liveness: None }
     }
 
-    /// An address under which others find this candidate while it leads, as free text.
+    /// An address under which others find this candidate while it leads: 1 to 512 bytes without spaces and control
+    /// characters, else [`campaign`](Candidate::campaign) refuses it.
     pub fn advertise(mut self, address: impl Into<String>) -> Candidate {
         self.address = Some(address.into());
         self
@@ -87,6 +89,9 @@ impl Candidate {
         let timing = self.timing()?;
         let election = ElectionName::new(self.election.name())?;
         let id = CandidateId::new(self.id)?;
+        if let Some(address) = &self.address {
+            check_address(address)?;
+        }
         let handle = self.election.connection().handle().clone();
         let takeover_max = handle.guarantees().takeover_max(timing.ttl);
         let config = ElectorConfig { election, id, address: self.address, timing, takeover_max };

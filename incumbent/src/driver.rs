@@ -115,6 +115,7 @@ impl Driver {
             Event::SameId(leader) => CampaignEvent::SameId(leader),
             Event::Trouble(error) => CampaignEvent::Trouble(error),
             Event::Recovered => CampaignEvent::Recovered,
+            Event::Released { campaigning_at } => CampaignEvent::Released { campaigning_at },
             Event::Ended => {
                 running.ended = true;
                 CampaignEvent::Ended

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use incumbent_core::time::exact;
 use incumbent_core::{
     Backend, CandidateId, ElectionName, Error, ErrorKind, FencingToken, HandoverRequest, Note, Observation,
     Result, Swapped,
@@ -37,7 +38,8 @@ pub(crate) async fn request(
             return Err(Error::new(
                 ErrorKind::TimedOut,
                 format!(
-                    "the leader of {election} has not gone within {patience:?}; the request is withdrawn"
+                    "the leader of {election} has not gone within {}; the request is withdrawn",
+                    exact(patience)
                 ),
             ));
         }

@@ -20,6 +20,16 @@ async fn run_returns_the_output_of_the_work() {
     assert!(token < later, "a new grant is a new term with a new token: {token:?} {later:?}");
 }
 
+#[tokio::test]
+async fn an_address_that_would_break_a_line_is_refused() {
+    let election = election("address", 2000).await;
+    for address in ["", "a b", "a\nb"] {
+        let error = election.candidate("a").advertise(address).campaign().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("without spaces and control characters"), "{error}");
+    }
+}
+
 /// The two forms that the README shows compile: on the spot with references to captured state, and inside a spawned task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_takes_captured_references_and_can_be_spawned() {

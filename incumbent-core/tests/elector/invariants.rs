@@ -251,6 +251,10 @@ impl Watched {
                 assert!(self.term.is_none() && !self.work_running && self.pending.is_none());
                 self.ended = true;
             }
+            Event::Released { campaigning_at } => {
+                assert!(self.term.is_none() && !self.work_running, "released while the work runs");
+                assert!(campaigning_at.is_none_or(|at| at >= self.now));
+            }
             Event::LeaderChanged(_) | Event::SameId(_) | Event::Trouble(_) | Event::Recovered => {}
         }
     }

@@ -327,6 +327,9 @@ fn event_text(event: &Event) -> String {
         Event::SameId(leader) => format!("SAME ID as {}", leader_text(Some(leader))),
         Event::Trouble(error) => format!("trouble: {error}"),
         Event::Recovered => "recovered".to_owned(),
+        Event::Released { campaigning_at } => {
+            format!("released, campaigning {}", campaigning_at.map_or("never".to_owned(), seconds))
+        }
         Event::Ended => "ENDED".to_owned(),
     }
 }

@@ -1,5 +1,6 @@
 //! Names: the rule, and what the refusal says.
 
+use incumbent_core::ids::{ADDRESS_MAX, ADDRESS_RULE, NAME_MAX, check_address};
 use incumbent_core::{CandidateId, ElectionName, ErrorKind, Nonce};
 
 fn refusal(name: &str) -> String {
@@ -39,6 +40,28 @@ fn bad_election_names_are_refused_with_the_rule_and_the_offence() {
         let text = refusal(name);
         assert!(text.contains(&format!(": {offence}; ")), "{text}");
     }
+}
+
+#[test]
+fn an_address_to_advertise_fits_on_a_line() {
+    let longest = "x".repeat(512);
+    for address in ["10.0.0.7:8080", "[::1]:80", "https://pod-7.example/a?b=c", "ä", &longest] {
+        assert!(check_address(address).is_ok(), "{address}");
+    }
+    for address in ["", "a b", " a", "a\t", "a\u{1b}", "a\u{2028}b", &(longest.clone() + "x")] {
+        let error = check_address(address).expect_err(address);
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(ADDRESS_RULE), "{error}");
+    }
+    assert!(check_address(&"x".repeat(1_000_000)).expect_err("huge").to_string().len() < 300);
+}
+
+#[test]
+fn the_rules_state_the_bounds() {
+    for rule in [ElectionName::RULE, CandidateId::RULE] {
+        assert!(rule.contains(&format!("1 to {NAME_MAX} ")), "{rule}");
+    }
+    assert!(ADDRESS_RULE.contains(&format!("1 to {ADDRESS_MAX} ")));
 }
 
 #[test]

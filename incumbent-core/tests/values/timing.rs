@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use incumbent_core::guarantees::{Exclusion, Expiry, Handover, Survives, TokenSource, Transfer};
+use incumbent_core::time::exact;
 use incumbent_core::timing::challenge_after;
 use incumbent_core::{BootInstant, ErrorKind, Guarantees, Settings, Timing};
 
@@ -158,11 +159,11 @@ fn a_slow_leader_stops_before_a_fast_challenger_starts() {
 fn the_arithmetic_stands_in_the_refusal() {
     assert_eq!(
         refusal(Settings { grace: Some(ms(6_000)), ..Settings::default() }, Duration::ZERO),
-        "the intervals do not fit into the ttl: renew interval 5s + retry 3s + grace 6s + margin 1.5s + slack 0ns + \
-         drift 15ms = 15.515s, which must be less than ttl 15s; raise ttl or lower grace or margin"
+        "the intervals do not fit into the ttl: renew interval 5 s + retry 3 s + grace 6 s + margin 1.5 s + slack 0 s + \
+         drift 15 ms = 15.515 s, which must be less than ttl 15 s; raise ttl or lower grace or margin"
     );
     // Exactly the ttl is too much: 5 + 3 + 3.75 + 1.5 + 1.735 + 0.015.
-    assert!(refusal(Settings::default(), ms(1_735)).contains("= 15s, which must be less than ttl 15s"));
+    assert!(refusal(Settings::default(), ms(1_735)).contains("= 15 s, which must be less than ttl 15 s"));
     assert!(Timing::new(&Settings::default(), &guarantees(ms(500), ms(1_734))).is_ok());
 }
 
@@ -170,7 +171,7 @@ fn the_arithmetic_stands_in_the_refusal() {
 fn a_margin_of_the_ttl_or_more_is_refused() {
     for margin in [ms(15_000), ms(60_000), Duration::MAX] {
         let text = refusal(Settings { margin: Some(margin), ..Settings::default() }, Duration::ZERO);
-        assert!(text.contains(&format!("margin {margin:?}")), "{text}");
+        assert!(text.contains(&format!("margin {}", exact(margin))), "{text}");
     }
     refusal(
         Settings { grace: Some(Duration::MAX), margin: Some(Duration::MAX), ..Settings::default() },
@@ -182,7 +183,7 @@ fn a_margin_of_the_ttl_or_more_is_refused() {
 fn a_margin_must_cover_the_drift_of_both_clocks() {
     assert_eq!(
         refusal(Settings { margin: Some(ms(30)), ..Settings::default() }, Duration::ZERO),
-        "margin 30ms must be more than twice the clock drift 15ms over a ttl of 15s; raise margin"
+        "margin 30 ms must be more than twice the clock drift 15 ms over a ttl of 15 s; raise margin"
     );
     timing(Settings { margin: Some(ms(31)), ..Settings::default() });
     refusal(Settings { drift_ppm: 60_000, ..Settings::default() }, Duration::ZERO);
@@ -193,17 +194,25 @@ fn a_margin_must_cover_the_drift_of_both_clocks() {
 fn a_ttl_out_of_bounds_is_refused() {
     assert_eq!(
         refusal(Settings { ttl: ms(499), ..Settings::default() }, Duration::ZERO),
-        "ttl 499ms is below the shortest that this backend can keep, 500ms; raise ttl"
+        "ttl 499 ms is below the shortest that this backend can keep, 500 ms; raise ttl"
     );
     timing(Settings { ttl: ms(500), ..Settings::default() });
     let day = Duration::from_secs(24 * 3600);
     timing(Settings { ttl: day, ..Settings::default() });
     assert_eq!(
         refusal(Settings { ttl: day + ms(1), ..Settings::default() }, Duration::ZERO),
-        "ttl 86400.001s is above the longest allowed, 24h; lower ttl"
+        "ttl 86400.001 s is above the longest allowed, 24 h; lower ttl"
     );
     refusal(Settings { ttl: Duration::MAX, ..Settings::default() }, Duration::ZERO);
     let zero =
         Timing::new(&Settings { ttl: Duration::ZERO, ..Settings::default() }, &guarantees(ms(0), ms(0)));
     assert!(zero.is_err());
+}
+
+#[test]
+fn spans_are_exact_and_have_a_space_before_the_unit() {
+    let cases = [(0, "0 s"), (1_500, "1.5 µs"), (10_000_000, "10 ms"), (23_515_000_000, "23.515 s")];
+    for (nanos, text) in cases {
+        assert_eq!(exact(Duration::from_nanos(nanos)), text);
+    }
 }

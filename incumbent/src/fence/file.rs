@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use incumbent_core::time::exact;
 use incumbent_core::{Admission, Authority, Error, ErrorKind, Fence, FencingToken, HighWater, Result};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -139,9 +140,9 @@ impl FileFence {
             }
             if clock::now() >= give_up {
                 let message = format!(
-                    "another process has been writing under {} for {:?} (it may be frozen); check the term, then try again",
+                    "another process has been writing under {} for {} (it may be frozen); check the term, then try again",
                     self.path.display(),
-                    self.patience
+                    exact(self.patience)
                 );
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }

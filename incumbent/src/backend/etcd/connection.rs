@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
+use incumbent_core::time::exact;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -179,7 +180,7 @@ impl Connections {
             return outcome.clone();
         }
         let hosts = self.config.endpoints.join(",");
-        let text = format_args!("no connection within {patience:?}");
+        let text = format_args!("no connection within {}", exact(patience));
         Err(failure::error(ErrorKind::Unavailable, &hosts, text))
     }
 
@@ -228,7 +229,7 @@ impl Connections {
             }
         }
         let silent = |host: &String| {
-            failure::error(ErrorKind::Unavailable, host, format_args!("no answer within {SEARCH:?}"))
+            failure::error(ErrorKind::Unavailable, host, format_args!("no answer within {}", exact(SEARCH)))
         };
         let hosts = self.config.endpoints.iter().enumerate();
         Err(summary(
