@@ -85,9 +85,11 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         Box::pin(core::future::ready(Ok(None)))
     }
 
-    /// Lets go of that lock.
-    fn let_go(&self, claim: &Claim) {
+    /// Lets go of that lock. The call itself does or begins it, since nobody may wait for it; the future resolves when it
+    /// is done.
+    fn let_go(&self, claim: &Claim) -> BoxFuture<'static, ()> {
         let _ = claim;
+        Box::pin(core::future::ready(()))
     }
 
     /// True only if the described holder's process is certainly gone. Any doubt is `false`.

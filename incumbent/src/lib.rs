@@ -27,7 +27,7 @@ mod observer;
 mod thread;
 mod url;
 
-pub use backend::file::default_state_dir;
+pub use backend::file::{default_state_dir, state_dir};
 pub use campaign::{Campaign, CampaignEvent};
 pub use candidate::Candidate;
 pub use checkpoint::{CHECKPOINT_MAX, Checkpoint};
@@ -36,6 +36,7 @@ pub use leadership::{Leadership, Lost, Stopping};
 pub use observer::Observer;
 pub use url::redact;
 
+pub use incumbent_core::ids::{ADDRESS_RULE, check_address};
 pub use incumbent_core::{
     Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, Fence, FencingToken,
     Guarantees, HighWater, Leader, LossReason, Observation, Result, Settings, StopReason, Timing,

@@ -152,7 +152,7 @@ impl RecordStore for MemoryStore {
         })
     }
 
-    fn let_go(&self, claim: &Claim) {
+    fn let_go(&self, claim: &Claim) -> BoxFuture<'static, ()> {
         let mut inner = self.space.lock();
         if let Some(candidates) = inner.candidates.get_mut(&claim.election) {
             candidates.remove(&claim.nonce);
@@ -160,6 +160,7 @@ impl RecordStore for MemoryStore {
                 inner.candidates.remove(&claim.election);
             }
         }
+        Box::pin(std::future::ready(()))
     }
 
     fn candidates<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Option<Vec<Contender>>>> {

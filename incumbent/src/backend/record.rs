@@ -147,7 +147,14 @@ impl<S: RecordStore> RecordBackend<S> {
 
     async fn give_back(&self, claim: &Claim, next: Option<&CandidateId>) -> Result<()> {
         // Whatever comes of it: the record may be tried again, but nothing more is done for this campaign.
-        let _forget = Forget(self, claim);
+        let forget = Forget(self, claim);
+        self.write_unheld(claim, next).await?;
+        // Waited for: after this answer the process may end, and nothing of the campaign shall be left behind.
+        forget.now().await;
+        Ok(())
+    }
+
+    async fn write_unheld(&self, claim: &Claim, next: Option<&CandidateId>) -> Result<()> {
         let key = election_key(&claim.election);
         for _ in 0..MOVES {
             let seen = self.see(&key).await?;
@@ -190,11 +197,17 @@ impl<S: RecordStore> RecordBackend<S> {
 /// Forgets a campaign when it is dropped, also in the middle of a call that hangs.
 struct Forget<'a, S: RecordStore>(&'a RecordBackend<S>, &'a Claim);
 
-impl<S: RecordStore> Drop for Forget<'_, S> {
-    fn drop(&mut self) {
+impl<S: RecordStore> Forget<'_, S> {
+    fn now(&self) -> BoxFuture<'static, ()> {
         let Forget(backend, claim) = self;
         backend.campaigns().remove(&(claim.election.clone(), claim.nonce));
-        backend.store.let_go(claim);
+        backend.store.let_go(claim)
+    }
+}
+
+impl<S: RecordStore> Drop for Forget<'_, S> {
+    fn drop(&mut self) {
+        drop(self.now());
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use incumbent_core::time::exact;
 use tracing::warn;
 
 use crate::backend::signals::Signals;
@@ -19,9 +20,11 @@ pub(super) async fn follow(dir: PathBuf, signals: Arc<Signals>) {
     let mut told = false;
     loop {
         if let Err(error) = until_gap(&dir, &signals).await
+            // It comes with the first campaign.
+            && error.kind() != std::io::ErrorKind::NotFound
             && !std::mem::replace(&mut told, true)
         {
-            warn!(%error, dir = %dir.display(), "no news of changes; looking every {POLL:?}");
+            warn!(%error, dir = %dir.display(), "no news of changes; looking every {}", exact(POLL));
         }
         signals.send_all();
         tokio::time::sleep(POLL).await;

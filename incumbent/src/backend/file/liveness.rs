@@ -141,6 +141,9 @@ pub(super) fn is_gone(dir: &Path, election: &ElectionName, holder: &Holder, boot
 /// The campaigns of one election that hold their lock. What the dead left behind is swept.
 pub(super) fn candidates(dir: &Path, election: &ElectionName) -> Result<Vec<Contender>> {
     let mut candidates = Vec::new();
+    if !dir.exists() {
+        return Ok(candidates);
+    }
     for path in files(dir)? {
         if let Some(Named::Alive(of, nonce)) = named(&path)
             && of == election.as_str()

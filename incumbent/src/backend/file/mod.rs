@@ -4,6 +4,12 @@
 //! it (`billing.checkpoint`, `billing.handover`), and one file per campaign (`billing.NONCE.alive`) that is locked as long
 //! as the campaign's process lives: when it is free, a standby need not wait for the lease to run out.
 //!
+//! The directory is made by the first campaign. Whoever only looks makes nothing, so that a path with a typing error stays as
+//! empty as it was.
+//!
+//! A hand-over note stays when it has been obeyed. It names one term and is ignored in every other, and the next request
+//! overwrites it; to remove it would begin its versions anew, under a request that is being written at that moment.
+//!
 //! Every access to the disk runs on a thread that may block, so that a stalled disk stops no deadline. A call that was
 //! dropped meanwhile may still take effect: it compares under the lock, like a request that arrives late.
 
@@ -23,6 +29,7 @@ use std::time::Duration;
 
 use incumbent_core::guarantees::{Exclusion, Expiry, Guarantees, Handover, Survives, TokenSource, Transfer};
 use incumbent_core::record::{Holder, RecordKey, RecordStore, TokenRule};
+use incumbent_core::time::exact;
 use incumbent_core::{
     Authority, BoxFuture, BoxStream, Claim, Contender, ElectionName, Error, ErrorKind, Nonce, Result,
     Settings, Stored, Swapped,
@@ -69,25 +76,36 @@ pub(crate) fn guarantees() -> Guarantees {
     }
 }
 
+/// The directory that a `file:` URL names; `None` for any other URL.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] if `url` cannot be understood.
+pub fn state_dir(url: &str) -> Result<Option<PathBuf>> {
+    let url = StoreUrl::parse(url)?;
+    if url.scheme == SCHEME { dir_of(&url).map(Some) } else { Ok(None) }
+}
+
+fn dir_of(url: &StoreUrl) -> Result<PathBuf> {
+    match url.path.as_str() {
+        "" => default_state_dir(),
+        path if path.starts_with('~') => {
+            Err(bad(format!("{path:?}: the shell does not put your home there; write the path in full")))
+        }
+        path => std::path::absolute(path)
+            .map_err(|error| bad(format!("{path:?} is no path: {error}")).with_source(error)),
+    }
+}
+
 pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     url.only(&[])?;
     if !url.hosts.is_empty() {
         return Err(bad("file: has no host; write file: or file:/PATH"));
     }
-    let dir = match url.path.as_str() {
-        "" => default_state_dir()?,
-        path if path.starts_with('~') => {
-            return Err(bad(format!(
-                "{path:?}: the shell does not put your home there; write the path in full"
-            )));
-        }
-        path => std::path::absolute(path)
-            .map_err(|error| bad(format!("{path:?} is no path: {error}")).with_source(error))?,
-    };
+    let dir = dir_of(url)?;
     // Less than a call may take, so that the error tells what it waited for.
     let patience = settings.ttl / 8;
     Ok(Box::new(move || {
-        let authority = place::prepare(&dir).map_err(|error| error.with_backend(SCHEME))?;
+        let authority = place::examine(&dir).map_err(|error| error.with_backend(SCHEME))?;
         let signals = Arc::new(Signals::default());
         let mut news = JoinSet::new();
         news.spawn(changes::follow(dir.clone(), signals.clone()));
@@ -125,7 +143,8 @@ struct FileStore {
 #[derive(Debug)]
 struct Disk {
     dir: PathBuf,
-    authority: Mutex<Authority>,
+    /// `None` until the directory is there.
+    authority: Mutex<Option<Authority>>,
     boot: Option<String>,
     /// Locked while the disk may stall: only jobs lock it.
     held: Mutex<BTreeMap<Nonce, Held>>,
@@ -185,9 +204,9 @@ impl FileStore {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
                         format!(
-                            "another process has held {} for {:?}; if it is frozen, wake or kill it (fuser tells which)",
+                            "another process has held {} for {}; if it is frozen, wake or kill it (fuser tells which)",
                             path.display(),
-                            clock::now().since(sent_at)
+                            exact(self.patience)
                         ),
                     )
                     .with_backend(SCHEME));
@@ -214,6 +233,12 @@ impl Disk {
         let outcome = match commit.run(&self.dir, cancelled) {
             // Someone removed the directory: its elections start anew, under an authority of its own.
             Err(_) if !self.dir.exists() && commit.expected.is_some() => Outcome::Conflict,
+            Err(_) if !self.dir.exists() && commit.key.note.is_some() => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("there is no directory {}; no candidate was ever there", self.dir.display()),
+                ));
+            }
             Err(_) if !self.dir.exists() => {
                 place::prepare(&self.dir)?;
                 commit.run(&self.dir, cancelled)?
@@ -222,9 +247,17 @@ impl Disk {
         };
         if commit.token == TokenRule::Raise && matches!(outcome, Outcome::Done { .. }) {
             let authority = place::identity(&self.dir).map_err(|error| error.ambiguous(true))?;
-            *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = authority;
+            self.learn(authority);
         }
         Ok(outcome)
+    }
+
+    fn authority(&self) -> Option<Authority> {
+        self.authority.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, authority: Authority) {
+        *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Some(authority);
     }
 
     fn hold(&self, claim: &Claim, cancelled: &AtomicBool) -> Result<Option<String>> {
@@ -236,8 +269,8 @@ impl Disk {
         if cancelled.load(Ordering::Relaxed) {
             return Err(internal("the campaign is over"));
         }
-        if !self.dir.exists() {
-            place::prepare(&self.dir)?;
+        if self.authority().is_none() || !self.dir.exists() {
+            self.learn(place::prepare(&self.dir)?);
         }
         let lock = Held::take(&self.dir, claim, self.boot.as_deref())?;
         let description = lock.description();
@@ -260,7 +293,8 @@ impl RecordStore for FileStore {
     }
 
     fn authority(&self) -> Authority {
-        self.disk.authority.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        // A grant has one: whoever raises a token has asked for it.
+        self.disk.authority().unwrap_or_else(|| Authority::new(SCHEME))
     }
 
     fn trusts_absence(&self) -> bool {
@@ -298,13 +332,20 @@ impl RecordStore for FileStore {
         })
     }
 
-    fn let_go(&self, claim: &Claim) {
+    fn let_go(&self, claim: &Claim) -> BoxFuture<'static, ()> {
         let (disk, nonce) = (self.disk.clone(), claim.nonce);
         let remove = move || drop(disk.held().remove(&nonce));
         // A future may be dropped after its runtime.
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
+            Ok(runtime) => {
+                let removed = runtime.spawn_blocking(remove);
+                // It cannot fail but by a panic, and then the next one to sweep removes the file.
+                Box::pin(async move { drop(removed.await) })
+            }
+            Err(_) => {
+                remove();
+                Box::pin(std::future::ready(()))
+            }
         }
     }
 

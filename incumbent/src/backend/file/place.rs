@@ -40,6 +40,22 @@ pub fn default_state_dir() -> Result<PathBuf> {
     }
 }
 
+/// Checks that the directory can hold elections, or could be made where it is missing, and writes nothing. Tells its identity if
+/// it has one.
+pub(super) fn examine(dir: &Path) -> Result<Option<Authority>> {
+    // Of what is missing, the nearest folder that is there.
+    let there = dir.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
+    match fs::metadata(there) {
+        Ok(found) if !found.is_dir() => {
+            return Err(failure("use", there, io::Error::from(io::ErrorKind::NotADirectory)));
+        }
+        Ok(_) => {}
+        Err(error) => return Err(failure("examine", there, error)),
+    }
+    check(there)?;
+    known(dir)
+}
+
 /// Makes the directory if it is missing, checks that it can hold elections, and tells its identity.
 pub(super) fn prepare(dir: &Path) -> Result<Authority> {
     if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(dir) {
@@ -52,6 +68,11 @@ pub(super) fn prepare(dir: &Path) -> Result<Authority> {
         }
         return Err(failure("make the state directory", dir, error));
     }
+    check(dir)?;
+    identity(dir)
+}
+
+fn check(dir: &Path) -> Result<()> {
     let trusted = filesystem::check(dir).map_err(|error| failure("examine", dir, error))?;
     if let Err(name) = trusted {
         return Err(bad(format!(
@@ -60,23 +81,29 @@ pub(super) fn prepare(dir: &Path) -> Result<Authority> {
         )));
     }
     access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|error| failure("write to the state directory", dir, error))?;
-    identity(dir)
+        .map_err(|error| failure("write to the state directory", dir, error))
 }
 
 /// Who issues the tokens of this directory. Drawn at random when it is first asked for.
 pub(super) fn identity(dir: &Path) -> Result<Authority> {
+    if let Some(known) = known(dir)? {
+        return Ok(known);
+    }
+    let path = dir.join(IDENTITY);
+    create(dir, &path)?;
+    let gone = || failure("read", &path, io::Error::from(io::ErrorKind::NotFound));
+    known(dir)?.ok_or_else(gone)
+}
+
+/// `None` if nobody has asked for it yet.
+fn known(dir: &Path) -> Result<Option<Authority>> {
     let path = dir.join(IDENTITY);
     let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(dir, &path)?;
-            fs::read_to_string(&path)
-        }
-        other => other,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|error| failure("read", &path, error))?,
     };
-    let text = text.map_err(|error| failure("read", &path, error))?;
     match serde_json::from_str::<Identity>(&text) {
-        Ok(Identity { v: FORMAT, id }) => Ok(Authority::new(format!("file:{id}"))),
+        Ok(Identity { v: FORMAT, id }) => Ok(Some(Authority::new(format!("file:{id}")))),
         _ => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
