@@ -32,14 +32,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Serves until the term is told to stop, and until every request has its answer. A lost term drops all of this.
 async fn serve(address: &str, leadership: Leadership) -> io::Result<()> {
     let listener = TcpListener::bind(address).await?;
-    let token = leadership.token();
-    eprintln!("serving at http://{address} with token {token:?}");
+    let token = leadership.token().map_or(0, |token| token.0);
+    eprintln!("serving at http://{address} with token {token}");
     let slow = || async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         "finished\n"
     };
     let app = Router::new()
-        .route("/", get(move || async move { format!("token {token:?}\n") }))
+        .route("/", get(move || async move { format!("token {token}\n") }))
         .route("/slow", get(slow));
     let stop = async move {
         let stopping = leadership.stopping().await;

@@ -9,7 +9,7 @@ async fn main() -> incumbent::Result<()> {
     let id = format!("hello-{}", std::process::id());
     eprintln!("{id} stands for election");
     let work = async |leadership: incumbent::Leadership| {
-        eprintln!("{id} leads, with token {:?}", leadership.token());
+        eprintln!("{id} leads, with token {}", leadership.token().map_or(0, |token| token.0));
         while leadership.is_stopping().is_none() {
             tokio::time::sleep(Duration::from_millis(100)).await; // here goes what only one may do
         }

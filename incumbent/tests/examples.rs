@@ -72,7 +72,9 @@ fn said(process: &Proc, words: &str) -> bool {
 fn hello_leads_once_and_hands_over_on_ctrl_c() {
     let (_folder, url) = state("15s");
     let first = Proc::spawn(command("hello", &[&url]));
-    says(&first, " leads, with token");
+    let led = says(&first, " leads, with token ");
+    let token = led.rsplit(' ').next().and_then(|token| token.parse::<u64>().ok());
+    assert!(token > Some(0), "{led}");
     let second = Proc::spawn(command("hello", &[&url]));
     says(&second, "stands for election");
     thread::sleep(Duration::from_millis(500));
@@ -118,6 +120,8 @@ fn axum_finishes_the_request_that_is_under_way_before_another_serves() {
     let second = Proc::spawn(command("axum_shutdown", &[&url, &address]));
     says(&second, "standing for election");
     let served_first = get(&address, "/");
+    let token = served_first.lines().last().and_then(|line| line.strip_prefix("token "));
+    assert!(token.is_some_and(|token| token.parse::<u64>().is_ok()), "{served_first}");
     let slow = thread::spawn({
         let address = address.clone();
         move || get(&address, "/slow")
