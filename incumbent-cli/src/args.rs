@@ -61,14 +61,14 @@ pub(crate) struct StoreArgs {
     /// user of the machine can read it: put it into INCUMBENT_ON, or name a file with ?password_file=PATH.
     #[arg(long, value_name = "URL", help_heading = "Store")]
     pub(crate) on: Option<String>,
-    /// How long a lease lasts without a renewal [default: 15s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Store")]
-    pub(crate) ttl: Option<Duration>,
 }
 
 /// What a term is bounded by.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TermArgs {
+    /// How long a lease lasts without a renewal [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
     /// How long before the deadline the command is told to stop when nothing renews the lease [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
@@ -87,17 +87,18 @@ pub(crate) struct TermArgs {
 /// The first SIGTERM or Ctrl-C sends SIGTERM to the command and lets it finish, a second one kills it at once. Other signals are
 /// passed on.
 #[derive(Debug, Args)]
-#[command(after_long_help = exit::RUN)]
+#[command(after_long_help = exit::RUN, override_usage = "incumbent run [OPTIONS] <ELECTION> -- <COMMAND>...")]
 pub(crate) struct RunArgs {
     /// The election: 1 to 128 of A-Z a-z 0-9 . _ -
+    #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// This candidate's name [default: $POD_NAME, else host:pid]
-    #[arg(long)]
+    #[arg(long, value_parser = candidate)]
     pub(crate) id: Option<CandidateId>,
     /// Where this candidate can be reached while it leads; `status` and `observe` show it
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) advertise: Option<String>,
     #[command(flatten)]
     pub(crate) term: TermArgs,
@@ -141,6 +142,7 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ObserveArgs {
     /// The election
+    #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -155,6 +157,7 @@ pub(crate) struct ObserveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The election
+    #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -170,6 +173,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ResignArgs {
     /// The election
+    #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -188,9 +192,10 @@ pub(crate) struct ResignArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TransferArgs {
     /// The election
+    #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     /// The candidate that shall lead next
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = candidate)]
     pub(crate) to: CandidateId,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -222,6 +227,7 @@ pub(crate) enum CheckpointAction {
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointGetArgs {
     /// The election [default, in a job: the job's]
+    #[arg(value_parser = election)]
     pub(crate) election: Option<ElectionName>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -316,11 +322,12 @@ pub(crate) struct FenceSqlArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Also look at this election
+    #[arg(value_parser = election)]
     pub(crate) election: Option<ElectionName>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// This candidate's name [default: $POD_NAME, else host:pid]
-    #[arg(long)]
+    #[arg(long, value_parser = candidate)]
     pub(crate) id: Option<CandidateId>,
     #[command(flatten)]
     pub(crate) term: TermArgs,
@@ -359,6 +366,20 @@ pub(crate) struct ManArgs {
 /// A duration that may be without bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound(pub(crate) Option<Duration>);
+
+// The parser has said which value is wrong; what is left to say is the rule.
+
+fn election(text: &str) -> Result<ElectionName, &'static str> {
+    ElectionName::new(text).map_err(|_| ElectionName::RULE)
+}
+
+fn candidate(text: &str) -> Result<CandidateId, &'static str> {
+    CandidateId::new(text).map_err(|_| CandidateId::RULE)
+}
+
+fn address(text: &str) -> Result<String, &'static str> {
+    incumbent::check_address(text).map(|()| text.to_owned()).map_err(|_| incumbent::ADDRESS_RULE)
+}
 
 fn bound(text: &str) -> Result<Bound, String> {
     if text == "none" { Ok(Bound(None)) } else { duration(text).map(|limit| Bound(Some(limit))) }

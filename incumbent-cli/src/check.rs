@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use incumbent::clock;
+use incumbent::{Error, ErrorKind, clock};
 use incumbent_guardian::LeaseFileReader;
 use serde::Serialize;
 
@@ -23,8 +23,8 @@ struct Report {
 
 pub(crate) fn check(args: &CheckArgs) -> ExitCode {
     let Some(path) = std::env::var_os(LEASE_FILE).filter(|path| !path.is_empty()) else {
-        output::tell("INCUMBENT_LEASE_FILE is not set; check works in a command that incumbent run started");
-        return ExitCode::from(exit::FAILED);
+        let message = "INCUMBENT_LEASE_FILE is not set; check works in a command that incumbent run started";
+        return output::conclude(args.json, Err(Error::new(ErrorKind::InvalidConfig, message)));
     };
     let report = read(Path::new(&path), args.min);
     if args.json {

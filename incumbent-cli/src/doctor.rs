@@ -110,7 +110,13 @@ async fn examine_store(args: &DoctorArgs, store: &Store, id: Option<&CandidateId
         Err(error) => report.checks.push(Check::wrong("settings", &error)),
     }
     report.checks.push(Check::new("backend", State::Ok, guarantees.summary));
-    report.checks.push(ask(args, &connection).await);
+    report.checks.push(match store.missing_dir() {
+        Some(dir) => {
+            let detail = format!("there is no directory {} yet; the first run makes it", dir.display());
+            Check::new("store", State::Ok, detail)
+        }
+        None => ask(args, &connection).await,
+    });
 }
 
 fn timing(args: &DoctorArgs, connection: &Connection, id: Option<&CandidateId>) -> Result<Timing> {

@@ -6,7 +6,7 @@ use incumbent::{Contender, Error, ErrorKind, FencingToken, Leader, Observation};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
-use crate::output::{Answer, answer, json_line, print_while_read, tell_error};
+use crate::output::{Answer, answer, json_line, print_while_read, tell_error, warn};
 use crate::store::Store;
 use crate::{clock, text};
 
@@ -41,7 +41,8 @@ async fn follow(args: &ObserveArgs) -> Answer {
             }
             // Nobody who waits will see that go away.
             Some(Err(error)) if !seen && !error.is_retryable() => return Err(error),
-            Some(Err(error)) => tell_error(args.json, &error),
+            Some(Err(error)) if args.json => tell_error(true, &error),
+            Some(Err(error)) => warn(&format!("{}; trying again", text::error(&error))),
             None => return Err(Error::new(ErrorKind::Internal, "the observer's thread has died")),
         }
     }

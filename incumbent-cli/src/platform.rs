@@ -69,7 +69,7 @@ fn cgroup() -> Check {
             "cgroup",
             State::Lacking,
             format!(
-                "none can be made here ({error}), so processes are looked for and killed one by one; a descendant that closes every descriptor and leaves the session is found only that way; if incumbent and its guardian are both killed with SIGKILL, the command's own process dies with them and what it started runs on"
+                "none can be made here ({error}), so processes are looked for and killed one by one; if incumbent and its guardian are both killed with SIGKILL, the command's own process dies with them and what it started runs on, beside the next leader: with file: that one starts when the lease has run out, but at once if what runs on has closed every descriptor"
             ),
         ),
     }

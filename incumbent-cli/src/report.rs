@@ -7,7 +7,7 @@ use incumbent_guardian::{ExitStatus, KillCause};
 use serde::Serialize;
 
 use crate::narrator::{Narrator, Tone};
-use crate::{clock, text};
+use crate::{clock, exit, text};
 
 /// The version of the events.
 pub(crate) const FORMAT: u32 = 1;
@@ -36,14 +36,17 @@ pub(crate) enum Report<'a> {
     Exited { code: Option<i32>, signal: Option<i32> },
     /// The term is over, against its will.
     Lost { reason: &'static str, leader: Option<&'a Leader> },
-    /// The store gives trouble, for so long already; the term is still good for so long.
-    Trouble { kind: String, message: String, lasts_ms: u64, valid_ms: Option<u64> },
+    /// The store gives trouble, for so long already; the term is still good for so long. What failed is tried again for so
+    /// long, or without an end.
+    Trouble { kind: String, message: String, lasts_ms: u64, valid_ms: Option<u64>, tries_for_ms: Option<u64> },
     /// The store answers again.
     Recovered { lasted_ms: u64 },
     /// Another process campaigns under the same id.
     SameId { leader: &'a Leader },
+    /// The term was given back; this candidate stays away for so long, so that another can win.
+    Released { campaigning_in_ms: u64 },
     /// The command will be started again in a new term.
-    Pause { restart_in_ms: u64 },
+    Pause { restart_in_ms: u64, released: bool },
     /// Something that is good to know.
     Note { message: &'a str },
     /// Something that should be changed.
@@ -52,8 +55,8 @@ pub(crate) enum Report<'a> {
     Log { message: &'a str },
     /// Why this process ends.
     Error { message: &'a str },
-    /// This process ends. What is not released runs out by itself.
-    Ended { exit_code: u8, released: bool },
+    /// This process ends. A lease that it held and could not release runs out by itself, within so long.
+    Ended { exit_code: u8, released: bool, lease_left_ms: Option<u64> },
 }
 
 /// Milliseconds for an event.
@@ -235,12 +238,16 @@ impl Reporter {
                 };
                 (Normal, Tone::Warning, "lost", text)
             }
-            Report::Trouble { message, lasts_ms, valid_ms, .. } => {
+            Report::Trouble { message, lasts_ms, valid_ms, tries_for_ms, .. } => {
                 let lasts =
                     if *lasts_ms < 1000 { String::new() } else { format!(", for {} now", span(*lasts_ms)) };
-                let left = valid_ms.map(|left| format!("; the term is good for another {}", span(left)));
-                let left = left.unwrap_or_else(|| "; trying again".to_owned());
-                (Quiet, Tone::Warning, "warning", format!("{message}{lasts}{left}"))
+                let then = match (valid_ms, tries_for_ms) {
+                    (Some(left), _) => format!("; the term is good for another {}", span(*left)),
+                    (None, None) => "; trying again".to_owned(),
+                    (None, Some(0)) => "; not tried again".to_owned(),
+                    (None, Some(limit)) => format!("; trying again for {}", span(*limit)),
+                };
+                (Quiet, Tone::Warning, "warning", format!("{message}{lasts}{then}"))
             }
             Report::Recovered { lasted_ms } => {
                 let text = format!("the store answers again after {}", span(*lasted_ms));
@@ -254,17 +261,36 @@ impl Reporter {
                 );
                 (Quiet, Tone::Warning, "warning", text)
             }
-            Report::Pause { restart_in_ms } => (
-                Normal,
-                Tone::Calm,
-                "restart",
-                format!("campaigning for {election} again in {}", span(*restart_in_ms)),
-            ),
+            Report::Released { campaigning_in_ms } => {
+                let text = format!("{election}; campaigning again in {}", span(*campaigning_in_ms));
+                (Normal, Tone::Calm, "released", text)
+            }
+            Report::Pause { restart_in_ms, released } => {
+                let given_back = if *released { "given back; " } else { "" };
+                let text =
+                    format!("{given_back}campaigning for {election} again in {}", span(*restart_in_ms));
+                (Normal, Tone::Calm, "restart", text)
+            }
             Report::Note { message } => (Normal, Tone::Calm, "note", (*message).to_owned()),
             Report::Warning { message } => (Quiet, Tone::Warning, "warning", (*message).to_owned()),
             Report::Log { message } => (Verbose, Tone::Calm, "log", (*message).to_owned()),
             Report::Error { message } => (Quiet, Tone::Error, "error", (*message).to_owned()),
             Report::Ended { released: true, .. } => (Normal, Tone::Calm, "released", election.clone()),
+            Report::Ended { lease_left_ms: Some(left), .. } => {
+                let lease = match left {
+                    0 => "has run out".to_owned(),
+                    left => format!("runs out by itself, within {}", span(*left)),
+                };
+                let text = format!("{election} could not be released; its lease {lease}");
+                (Quiet, Tone::Warning, "warning", text)
+            }
+            Report::Ended { exit_code: 0, .. } => {
+                (Normal, Tone::Calm, "ended", format!("{id} no longer stands for {election}"))
+            }
+            Report::Ended { exit_code: exit::ANOTHER_LEADS, .. } => {
+                (Normal, Tone::Calm, "ended", format!("another leads {election}, and --no-wait was given"))
+            }
+            // The reason was told.
             Report::Ended { .. } => (Normal, Tone::Calm, "ended", String::new()),
         }
     }

@@ -1,7 +1,7 @@
 //! Which backend is meant, why, and what a user should know about that choice.
 
 use std::env::VarError;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use incumbent::{Connection, Error, ErrorKind, Result, Settings};
 
@@ -66,7 +66,7 @@ impl Store {
         };
         let mut settings = Settings::default();
         let mut ttl_source = Source::Default;
-        let (url, ttl_in_url) = match typed.ttl {
+        let (url, ttl_in_url) = match term.and_then(|term| term.ttl) {
             Some(ttl) => {
                 settings.ttl = ttl;
                 ttl_source = Source::Flag;
@@ -95,7 +95,15 @@ impl Store {
             output::warn(warning);
         }
         let connection = store.connect().await?;
+        if let Some(dir) = store.missing_dir() {
+            output::warn(&format!("there is no directory {}; no candidate was ever there", dir.display()));
+        }
         Ok((store, connection))
+    }
+
+    /// The directory of the embedded backend, if it is not there. A typing error, or the first `run` makes it.
+    pub(crate) fn missing_dir(&self) -> Option<PathBuf> {
+        incumbent::state_dir(&self.url).ok().flatten().filter(|dir| !dir.exists())
     }
 
     /// The URL for people: without a password.
@@ -151,7 +159,8 @@ fn absolute(url: &str) -> String {
         return url.to_owned();
     };
     let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-    if path.is_empty() {
+    // `~` is no folder of that name; the library says so.
+    if path.is_empty() || path.starts_with('~') {
         return url.to_owned();
     }
     let Ok(folder) = std::env::current_dir() else { return url.to_owned() };
@@ -194,7 +203,7 @@ mod tests {
     fn a_relative_folder_becomes_absolute() {
         let folder = std::env::current_dir().unwrap();
         assert_eq!(absolute("file:a/b?ttl=2s"), format!("file:{}/a/b?ttl=2s", folder.display()));
-        for url in ["file:", "file:/a", "etcd://h/a", "memory:a"] {
+        for url in ["file:", "file:/a", "file:~/a", "etcd://h/a", "memory:a"] {
             assert_eq!(absolute(url), url);
         }
     }

@@ -31,6 +31,10 @@ pub(crate) fn look_for(program: &OsStr) -> Result<(), Missing> {
 }
 
 fn look_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
+    if program.is_empty() {
+        let message = "the command is empty".to_owned();
+        return Err(Missing { exit_code: exit::NOT_FOUND, message });
+    }
     let shown = program.to_string_lossy();
     let found = if program.as_bytes().contains(&b'/') {
         judge(Path::new(program))
@@ -84,7 +88,7 @@ mod tests {
         assert_eq!(code("no-such-command-anywhere"), exit::NOT_FOUND);
         assert_eq!(code("/no/such/command"), exit::NOT_FOUND);
         assert_eq!(code("/"), exit::NOT_EXECUTABLE);
-        assert_eq!(code(""), exit::NOT_EXECUTABLE);
+        assert_eq!(code(""), exit::NOT_FOUND);
     }
 
     #[test]

@@ -37,7 +37,8 @@ fn lead(args: RunArgs, narrator: &Narrator) -> u8 {
     let reporter = Reporter {
         narrator: narrator.clone(),
         election: args.election.to_string(),
-        id: String::new(),
+        // One that is no id is told below.
+        id: identity::choose(args.id.as_ref()).map(|(id, _)| id.to_string()).unwrap_or_default(),
         program: command::name(&args.command),
         level: level(&args),
         json: args.json,

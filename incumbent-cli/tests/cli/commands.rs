@@ -1,6 +1,8 @@
 //! The commands that ask a store.
 
-use crate::harness::World;
+use testkit::{Proc, Signal};
+
+use crate::harness::{SOON, World};
 
 #[test]
 fn status_of_an_election_that_nobody_leads_is_a_no() {
@@ -11,6 +13,57 @@ fn status_of_an_election_that_nobody_leads_is_a_no() {
     let (code, out, _) = world.output(&["status", "billing", "--on=memory:", "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, &answer["leader"]), (1, &serde_json::Value::Null));
+}
+
+/// Whoever only looks makes no directory: it may be one with a typing error.
+#[test]
+fn looking_makes_no_directory() {
+    let world = World::new();
+    std::fs::create_dir(world.path("empty")).expect("a folder");
+    let looking = |on: &str| {
+        let on = format!("--on=file:{on}");
+        for (arguments, wanted) in [
+            (&["status", "billing"][..], 1),
+            (&["resign", "billing"], 1),
+            (&["transfer", "billing", "--to=b"], 1),
+            (&["checkpoint", "get", "billing"], 1),
+            (&["doctor"], 0),
+            (&["doctor", "billing"], 0),
+        ] {
+            let (code, out, err) = world.output(&[arguments, &[&on]].concat());
+            assert_eq!(code, wanted, "{arguments:?}: {out}{err}");
+            let told = out + &err;
+            assert_eq!(told.contains("there is no directory"), on.ends_with("typo/er"), "{told}");
+        }
+        // In a job it would raise a token there.
+        let mut command = world.incumbent(&["checkpoint", "get", &on]);
+        command.env("INCUMBENT_ELECTION", "billing").env("INCUMBENT_TOKEN", "7");
+        let (_, out, _) = crate::harness::ended(&Proc::spawn(command));
+        assert_eq!(out, "");
+        let observer = Proc::spawn(world.incumbent(&["observe", "billing", &on]));
+        observer.wait_line(|line| line == "nobody leads billing", SOON);
+        observer
+    };
+    looking("empty").signal(Signal::KILL);
+    let observer = looking("typo/er");
+    assert!(!world.path("typo").exists());
+    // The first candidate makes it, and is seen by who looked before.
+    let (code, _, err) = world.output(&["run", "billing", "--on=file:typo/er", "--id=a", "--", "sleep", "1"]);
+    assert_eq!(code, 0, "{err}");
+    observer.wait_line(|line| line.starts_with("billing is led by a (token "), SOON);
+    observer.signal(Signal::KILL);
+}
+
+/// It does not end, so its message is no error.
+#[test]
+fn observe_says_that_it_tries_again() {
+    let port = testkit::Port::reserve();
+    let url = format!("--on=etcd://{}?tls=off", port.addr());
+    let observer = Proc::spawn(World::new().incumbent(&["observe", "billing", &url]));
+    let told = observer.wait_line(|line| line.contains("cannot connect"), SOON).text;
+    assert!(told.starts_with("warning: etcd at ") && told.ends_with("; trying again"), "{told}");
+    assert_eq!(observer.try_wait(), None);
+    observer.signal(Signal::KILL);
 }
 
 #[test]
@@ -44,6 +97,7 @@ fn the_registry_is_what_backends_lists() {
     let (_, json, _) = world.output(&["backends", "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let schemes = answer["backends"].as_array().expect("a list");
+    assert_eq!(schemes[0]["guarantees"]["ttl_min_ms"], 500, "names carry their unit");
     let (_, markdown, _) = world.output(&["backends", "--markdown"]);
     assert_eq!(markdown.lines().count(), schemes.len() + 2, "{markdown}");
 }

@@ -82,6 +82,14 @@ fn every_command_has_a_man_page() {
 }
 
 #[test]
+fn the_synopsis_of_run_sets_the_command_off() {
+    let (_, out, _) = World::new().output(&["man", "run"]);
+    let synopsis =
+        out.lines().skip_while(|line| !line.starts_with(".SH SYNOPSIS")).nth(1).unwrap_or_default();
+    assert!(synopsis.ends_with(r"<ELECTION> \-\- <COMMAND>..."), "{synopsis}");
+}
+
+#[test]
 fn completions_are_scripts_that_their_shell_can_read() {
     let world = World::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -58,6 +58,17 @@ fn a_leader_that_is_asked_resigns_and_stands_by_again() {
     assert_eq!(a.try_wait(), None, "it stays a candidate");
 }
 
+/// With nobody else about, it leads again, after a pause that is told.
+#[test]
+fn a_leader_that_resigns_alone_says_when_it_campaigns_again() {
+    let world = World::new();
+    let a = candidate(&world, "a");
+    wait_leading(&a, 1);
+    assert_eq!(world.output(&["resign", "billing", ON]).0, 0);
+    a.wait_line(|line| line.starts_with("released: billing; campaigning again in 2"), SOON);
+    wait_leading(&a, 2);
+}
+
 #[test]
 fn a_transfer_makes_the_named_candidate_the_leader() {
     let world = World::new();
@@ -95,8 +106,10 @@ fn observe_follows_the_leaders() {
 #[test]
 fn control_characters_of_others_are_written_out() {
     let world = World::new();
-    let a = world.run(&[ON, "--advertise=a\u{1b}[31m\nb"], JOB);
-    wait_leading(&a, 1);
+    // A candidate of this release advertises no such address.
+    assert_eq!(crate::harness::code(&world.run(&[ON, "--advertise=x"], "cp store/billing.record led")), 0);
+    let led = world.read("led").replace("\"x\"", r#""a\u001b[31m\nb""#);
+    std::fs::write(world.path("store/billing.record"), led).expect("a file");
     let (_, out, _) = world.output(&["status", "billing", ON]);
     assert!(out.contains("a\\u{1b}[31m\\nb") && !out.contains('\u{1b}'), "{out}");
     let observer = Proc::spawn(world.incumbent(&["observe", "billing", ON]));
@@ -107,6 +120,7 @@ fn control_characters_of_others_are_written_out() {
 #[test]
 fn answers_end_quietly_when_nobody_reads() {
     let world = World::new();
+    std::fs::create_dir(world.path("store")).expect("a folder");
     let process =
         world.shell("\"$INCUMBENT\" status billing --on=file:store | true; \"$INCUMBENT\" man | true");
     let (code, _, err) = ended(&process);
@@ -117,6 +131,7 @@ fn answers_end_quietly_when_nobody_reads() {
 #[test]
 fn observe_ends_when_its_reader_has_gone() {
     let world = World::new();
+    std::fs::create_dir(world.path("store")).expect("a folder");
     let process = world.shell("\"$INCUMBENT\" observe billing --on=file:store | head -1");
     process.wait_line(|line| line == "nobody leads billing", SOON);
     // `head` may not be gone before the first term, and a short term may go unseen.

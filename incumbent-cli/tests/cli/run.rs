@@ -167,5 +167,52 @@ fn restart_runs_the_command_again_under_higher_tokens() {
     assert!(pauses[1] >= std::time::Duration::from_millis(1000), "{pauses:?}");
     process.wait_lines(3, |line| line.starts_with("restart:"), SOON);
     process.signal(testkit::Signal::TERM);
-    assert_eq!(code(&process), 0, "told to stop while no command ran");
+    let (code, _, err) = ended(&process);
+    assert_eq!(code, 0, "told to stop while no command ran");
+    assert!(err.ends_with("released: billing\n"), "the term was given back: {err}");
+}
+
+#[test]
+fn a_stop_between_two_runs_says_that_nothing_is_held() {
+    let world = World::new();
+    let process = world.run(&["--on=file:store", "--restart", "--json"], "exit 9");
+    process.wait_lines(2, |line| line.contains("\"event\":\"pause\""), SOON);
+    process.signal(testkit::Signal::TERM);
+    let (code, _, err) = ended(&process);
+    let last: serde_json::Value =
+        serde_json::from_str(err.lines().last().unwrap_or_default()).expect("a line of JSON");
+    assert_eq!(code, 0, "{err}");
+    assert_eq!((&last["event"], &last["released"]), (&"ended".into(), &true.into()), "{err}");
+    assert_eq!(last["lease_left_ms"], serde_json::Value::Null, "{err}");
+}
+
+/// The end does not outrun what it must tidy up.
+#[test]
+fn a_clean_end_leaves_no_liveness_file() {
+    let world = World::new();
+    for round in 0..20 {
+        assert_eq!(code(&world.run(ALONE, "exit 0")), 0);
+        let left: Vec<_> = std::fs::read_dir(world.path("store"))
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+            .filter(|name| name.ends_with(".alive"))
+            .collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+    }
+}
+
+/// Someone else keeps the lock of the record while the term is to be given back: what is said of it is what happens.
+#[test]
+fn a_release_that_fails_is_told_with_what_follows() {
+    let world = World::new();
+    let process = world.run(&["--on=file:store", "--ttl=4s"], "echo ready; exec sleep 600");
+    process.wait_line(|line| line == "ready", SOON);
+    let other = world.shell("exec flock store/billing.lock sh -c 'echo locked; exec sleep 600'");
+    other.wait_line(|line| line == "locked", SOON);
+    process.signal(testkit::Signal::TERM);
+    let (code, _, err) = ended(&process);
+    assert_eq!(code, 128 + 15, "{err}");
+    assert!(err.contains("billing.lock for 500 ms") && err.contains("; trying again for "), "{err}");
+    let last = err.lines().last().unwrap_or_default();
+    assert!(last.starts_with("warning: billing could not be released; its lease "), "{err}");
 }

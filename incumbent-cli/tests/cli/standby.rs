@@ -95,10 +95,12 @@ fn no_wait_and_wait_timeout_give_up_with_codes_of_their_own() {
     let (code, out, err) = ended(&candidate(&world, "b", &["--no-wait"]));
     assert_eq!((code, out.as_str()), (123, ""), "{err}");
     assert!(err.contains("standby: billing is led by a (token "), "{err}");
+    assert!(err.ends_with("ended: another leads billing, and --no-wait was given\n"), "{err}");
     let begun = now();
     let (code, out, err) = ended(&candidate(&world, "c", &["--wait-timeout=1s"]));
     assert_eq!((code, out.as_str()), (124, ""), "{err}");
     assert!(now().since(begun) >= Duration::from_secs(1));
+    assert!(err.contains("error: billing was not won within 1 s\n"), "{err}");
     assert!(a.try_wait().is_none(), "the leader is not disturbed");
 }
 
@@ -121,6 +123,7 @@ fn a_standby_that_is_told_to_stop_ends_at_once_and_cleanly() {
     b.signal(Signal::TERM);
     let (code, out, err) = ended(&b);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.ends_with("ended: b no longer stands for billing\n"), "{err}");
     assert!(a.try_wait().is_none());
 }
 

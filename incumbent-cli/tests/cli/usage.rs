@@ -23,6 +23,7 @@ fn names_that_no_store_could_keep_are_refused_with_the_rule() {
             let (code, err) = refused(command);
             assert_eq!(code, 2, "{name:?}: {err}");
             assert!(err.contains("a name is 1 to 128 of A-Z a-z 0-9 . _ -"), "{err}");
+            assert_eq!(err.matches("invalid").count(), 1, "said twice: {err}");
         }
     }
 }
@@ -38,6 +39,8 @@ fn wrong_usage_is_2() {
         &["run", "billing", "--on=memory:", "--drain=-1s", "--", "true"],
         &["run", "billing", "--on=memory:", "--id=", "--", "true"],
         &["transfer", "billing", "--on=memory:"],
+        &["status", "billing", "--on=memory:", "--ttl=3s"],
+        &["observe", "billing", "--on=memory:", "--ttl=3s"],
         &["completions", "cobol"],
         &["man", "cobol"],
         &["cobol"],
@@ -45,6 +48,26 @@ fn wrong_usage_is_2() {
         let (code, err) = refused(arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
     }
+}
+
+#[test]
+fn an_address_that_would_break_a_line_is_refused_with_the_rule() {
+    let huge = "x".repeat(513);
+    for address in ["", " ", "10.0.0.7 8080", "a\nb", "a\u{1b}[31m", "a\u{a0}b", huge.as_str()] {
+        let address = format!("--advertise={address}");
+        let (code, err) = refused(&["run", "billing", "--on=memory:", &address, "--", "true"]);
+        assert_eq!(code, 2, "{address:?}: {err}");
+        assert!(err.contains("an address is 1 to 512 bytes without spaces and control characters"), "{err}");
+    }
+    let world = World::new();
+    let address = format!("--advertise=[::1]:80/ä{}", &huge[..500]);
+    assert_eq!(world.output(&["run", "billing", "--on=file:store", &address, "--", "true"]).0, 0);
+}
+
+#[test]
+fn a_command_that_is_empty_is_called_so() {
+    let (code, err) = refused(&["run", "billing", "--on=memory:", "--", ""]);
+    assert_eq!((code, err.as_str()), (127, "error: the command is empty\n"));
 }
 
 #[test]
@@ -77,12 +100,12 @@ fn intervals_that_do_not_fit_are_refused_with_the_arithmetic() {
     let (code, err) = refused(&["run", "billing", "--on=memory:", "--grace=14s", "--", "true"]);
     assert_eq!(code, 125);
     assert!(
-        err.contains("renew interval 5s + retry 3s + grace 14s") && err.contains("less than ttl 15s"),
+        err.contains("renew interval 5 s + retry 3 s + grace 14 s") && err.contains("less than ttl 15 s"),
         "{err}"
     );
     let (code, err) = refused(&["run", "billing", "--on=memory:", "--ttl=10ms", "--", "true"]);
     assert_eq!(code, 125);
-    assert!(err.contains("ttl 10ms is below the shortest"), "{err}");
+    assert!(err.contains("ttl 10 ms is below the shortest that this backend can keep, "), "{err}");
 }
 
 #[test]
@@ -91,6 +114,24 @@ fn errors_are_events_where_json_is_asked_for() {
     assert_eq!(code, 125);
     let event: serde_json::Value = serde_json::from_str(&err).expect("one line of JSON");
     assert_eq!((&event["v"], &event["event"]), (&1.into(), &"error".into()), "{err}");
+    assert!(event["id"].as_str().is_some_and(|id| id.contains(':')), "host and process: {err}");
+}
+
+#[test]
+fn check_outside_of_a_job_is_an_error_also_as_an_event() {
+    let (code, err) = refused(&["check", "--json"]);
+    assert_eq!(code, 125);
+    let event: serde_json::Value = serde_json::from_str(&err).expect("one line of JSON");
+    assert_eq!(event["event"], "error", "{err}");
+}
+
+/// Behind `--on=` a shell leaves it as it is.
+#[test]
+fn a_tilde_is_no_folder() {
+    let world = World::new();
+    let (code, _, err) = world.output(&["run", "billing", "--on=file:~/state", "--", "true"]);
+    assert_eq!(code, 125, "{err}");
+    assert!(err.contains("write the path in full") && !world.path("~").exists(), "{err}");
 }
 
 #[test]
