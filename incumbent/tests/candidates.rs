@@ -272,7 +272,7 @@ async fn settings_that_cannot_work_are_refused_with_the_arithmetic() {
     .election("billing");
     let error = election.candidate("a").campaign().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert!(error.to_string().contains("grace 10s"), "{error}");
+    assert!(error.to_string().contains("grace 10 s"), "{error}");
     let connection = incumbent::connect("memory:names").await.unwrap();
     for name in ["", "a/b", "a b", "-x", "é"] {
         let error = connection.election(name).candidate("a").campaign().unwrap_err();
