@@ -141,7 +141,7 @@ fn a_store_that_is_not_there_is_told_at_once_and_waited_for() {
     b.wait_line(|line| line.starts_with("warning: "), SOON);
     b.signal(Signal::TERM);
     assert_eq!(code(&b), 0);
-    let (status, out, err) = world.output(&["status", "billing", "--on", &etcd.url(), TTL]);
+    let (status, out, err) = world.output(&["status", "billing", "--on", &etcd.url()]);
     assert_eq!((status, out.as_str()), (125, ""), "{err}");
 }
 
