@@ -1,4 +1,4 @@
-//! The groups of tests that `cargo xtask test` runs, in this order.
+//! The groups of tests that `cargo xtask test` runs, in this order; those that need servers two at a time.
 //!
 //! A test target (a crate's unit tests, one file under `tests/`, one example) belongs to exactly one group; a
 //! target that belongs to none or to two is an error. A file `tests/SERVER_*.rs` of any crate needs servers of that kind,
@@ -7,7 +7,7 @@
 use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, STRACE};
 
 use crate::Result;
-use crate::targets::Target;
+use crate::targets::{SERVERS, Target};
 use crate::verify;
 
 /// Tests that are run, or skipped, together.
@@ -27,6 +27,13 @@ pub(crate) enum Step {
     Tests(fn(&Target) -> bool),
     /// A cargo command; where it prints no test results, it counts as one test.
     Cargo(&'static [&'static str]),
+}
+
+impl Group {
+    /// Whether its tests mostly wait for servers, so that another such group may run beside it.
+    pub(crate) fn mostly_waits(&self) -> bool {
+        SERVERS.contains(&self.name)
+    }
 }
 
 pub(crate) const GROUPS: &[Group] = &[

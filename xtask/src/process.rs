@@ -11,8 +11,8 @@ use crate::tally::{Results, Tally};
 /// A command that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Runs `command` to its end and adds its results to `tally`.
-pub(crate) fn run(mut command: Command, label: &str, group: &str, tally: &mut Tally) {
+/// Runs `command` to its end, shows its output behind `prefix` and adds its results to `tally`.
+pub(crate) fn run(mut command: Command, label: &str, group: &str, prefix: &str, tally: &mut Tally) {
     for (name, _) in std::env::vars_os() {
         // Settings of the person who runs the tests are not the tests' settings.
         if name.to_string_lossy().starts_with("INCUMBENT_") {
@@ -22,13 +22,13 @@ pub(crate) fn run(mut command: Command, label: &str, group: &str, tally: &mut Ta
     command.env("INCUMBENT_TEST_GROUP", group).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut results = Results::default();
     let (ended_well, how) = match command.spawn() {
-        Ok(child) => follow(child, &mut results),
+        Ok(child) => follow(child, prefix, &mut results),
         Err(e) => (false, format!("cannot run: {e}")),
     };
     tally.add(results, label, ended_well, &how);
 }
 
-fn follow(mut child: Child, results: &mut Results) -> (bool, String) {
+fn follow(mut child: Child, prefix: &str, results: &mut Results) -> (bool, String) {
     let output = child.stdout.take().expect("stdout was piped");
     let (sender, lines) = channel();
     thread::spawn(move || {
@@ -43,7 +43,7 @@ fn follow(mut child: Child, results: &mut Results) -> (bool, String) {
         match lines.recv_timeout(end.since(testkit::now())) {
             Ok(line) => {
                 let line = String::from_utf8_lossy(&line);
-                println!("{line}");
+                println!("{prefix}{line}");
                 results.read(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break,

@@ -20,6 +20,14 @@ impl Tally {
         self.failures.push(what);
     }
 
+    /// Adds what another has counted.
+    pub(crate) fn merge(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+    }
+
     /// Takes over the results of one command.
     pub(crate) fn add(&mut self, results: Results, label: &str, ended_well: bool, how: &str) {
         self.passed += results.passed;

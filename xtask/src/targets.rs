@@ -13,7 +13,7 @@ use crate::groups::{Group, Step};
 use crate::workspace;
 
 /// Kinds of servers: a file `tests/SERVER_*.rs` of any crate needs one.
-const SERVERS: [&str; 8] =
+pub(crate) const SERVERS: [&str; 8] =
     ["consul", "etcd", "kubernetes", "mysql", "nats", "postgres", "redis", "zookeeper"];
 
 /// One test executable.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
 
@@ -11,6 +12,9 @@ use crate::process;
 use crate::tally::Tally;
 use crate::targets::{self, Target};
 use crate::workspace;
+
+/// How many groups that mostly wait for servers run side by side.
+const LANES: usize = 2;
 
 #[derive(Args, Default)]
 pub(crate) struct Options {
@@ -55,22 +59,45 @@ fn run_groups(selection: &Selection, tally: &mut Tally) {
         Ok(targets) => targets,
         Err(message) => return tally.fail(message),
     };
-    for group in GROUPS {
-        if let Some(why) = selection.why_skipped(group) {
-            let count = group.steps.iter().map(|step| count(step, &targets)).sum::<u64>().max(1);
-            tally.skipped += count;
-            println!("SKIPPED group {} ({why})", group.name);
-            continue;
-        }
-        println!("\n== group {}: {}", group.name, group.about);
-        let (start, passed, failed) = (testkit::now(), tally.passed, tally.failed);
-        for step in group.steps {
-            run_step(step, group.name, &targets, tally);
-        }
-        let took = testkit::now().since(start).as_secs_f64();
-        let (passed, failed) = (tally.passed - passed, tally.failed - failed);
-        println!("== group {}: {passed} passed, {failed} failed in {took:.1} s", group.name);
+    let (skipped, selected): (Vec<_>, Vec<_>) =
+        GROUPS.iter().partition(|group| selection.why_skipped(group).is_some());
+    for group in skipped {
+        let why = selection.why_skipped(group).unwrap_or_default();
+        let count = group.steps.iter().map(|step| count(step, &targets)).sum::<u64>().max(1);
+        tally.skipped += count;
+        println!("SKIPPED group {} ({why})", group.name);
     }
+    let (waiting, busy): (Vec<_>, Vec<_>) = selected.into_iter().partition(|group| group.mostly_waits());
+    for group in busy {
+        tally.merge(run_group(group, &targets, ""));
+    }
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let lane = || {
+            let mut tally = Tally::default();
+            while let Some(group) = waiting.get(next.fetch_add(1, Ordering::Relaxed)) {
+                tally.merge(run_group(group, &targets, &format!("{:10} | ", group.name)));
+            }
+            tally
+        };
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        for lane in lanes {
+            tally.merge(lane.join().expect("a lane does not panic"));
+        }
+    });
+}
+
+/// Runs a group; each line of its output begins with `prefix`.
+fn run_group(group: &Group, targets: &[Target], prefix: &str) -> Tally {
+    println!("\n{prefix}== group {}: {}", group.name, group.about);
+    let (start, mut tally) = (testkit::now(), Tally::default());
+    for step in group.steps {
+        run_step(step, group.name, targets, prefix, &mut tally);
+    }
+    let took = testkit::now().since(start).as_secs_f64();
+    let Tally { passed, failed, .. } = tally;
+    println!("{prefix}== group {}: {passed} passed, {failed} failed in {took:.1} s", group.name);
+    tally
 }
 
 /// Gets what the selected groups need, before any of them runs.
@@ -94,7 +121,7 @@ fn build(selection: &Selection) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-fn run_step(step: &Step, group: &str, targets: &[Target], tally: &mut Tally) {
+fn run_step(step: &Step, group: &str, targets: &[Target], prefix: &str, tally: &mut Tally) {
     match step {
         Step::Check(name, check) => match check() {
             Ok(()) => tally.pass(),
@@ -102,12 +129,13 @@ fn run_step(step: &Step, group: &str, targets: &[Target], tally: &mut Tally) {
         },
         Step::Tests(holds) => {
             for target in targets.iter().filter(|target| holds(target)) {
-                println!("\n-- {}", target.label());
-                process::run(target.command(), &target.label(), group, tally);
+                println!("\n{prefix}-- {}", target.label());
+                process::run(target.command(), &target.label(), group, prefix, tally);
             }
         }
         Step::Cargo(args) => {
-            process::run(workspace::cargo(args), &format!("cargo {}", args.join(" ")), group, tally)
+            let label = format!("cargo {}", args.join(" "));
+            process::run(workspace::cargo(args), &label, group, prefix, tally);
         }
     }
 }
