@@ -48,7 +48,7 @@ impl Driver {
         let mut running = Running::default();
         self.elector.handle_timeout(clock::now());
         loop {
-            self.take_outputs(&mut running);
+            self.take_outputs(&mut running, &mut hints);
             if running.ended {
                 return;
             }
@@ -70,10 +70,14 @@ impl Driver {
         }
     }
 
-    fn take_outputs(&mut self, running: &mut Running) {
+    fn take_outputs(&mut self, running: &mut Running, hints: &mut mpsc::Receiver<()>) {
         while let Some(output) = self.elector.poll_output() {
             match output {
                 Output::Call(id, call) => {
+                    if matches!(call, Call::Acquire(_)) {
+                        // It looks for itself at whatever was hinted at before.
+                        let _ = hints.try_recv();
+                    }
                     running.call = Some((id, answer_to(self.backend.clone(), call, id)))
                 }
                 Output::Cancel(id) => {

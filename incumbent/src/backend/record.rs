@@ -13,6 +13,7 @@ use incumbent_core::{
     FencingToken, Grant, Guarantees, Nonce, Note, Observation, Renewed, Result, Stored, Swapped,
 };
 
+use tokio::sync::watch;
 use tracing::warn;
 
 use crate::backend::shown::Shown;
@@ -33,12 +34,36 @@ struct Campaign {
     challenger: Challenger,
     /// The version of the record for which the log says why it is waited for.
     explained: Option<u64>,
-    /// The version of the hand-over note that this campaign saw last.
+    /// The version of the hand-over note to its term that this campaign saw last.
     asked: Option<u64>,
+    tries: watch::Sender<Tries>,
     /// The record as this campaign wrote it, while it leads.
     mine: Option<Stored>,
     /// The store's lineage in which it was granted.
     lineage: Option<String>,
+}
+
+/// The attempts of one campaign to win: how many have begun, and whether the last one is under way.
+#[derive(Default)]
+struct Tries {
+    begun: u64,
+    under_way: bool,
+}
+
+/// An attempt to win; over when it is dropped.
+struct Try(watch::Sender<Tries>);
+
+impl Try {
+    fn begin(tries: watch::Sender<Tries>) -> Try {
+        tries.send_modify(|tries| *tries = Tries { begun: tries.begun + 1, under_way: true });
+        Try(tries)
+    }
+}
+
+impl Drop for Try {
+    fn drop(&mut self) {
+        self.0.send_modify(|tries| tries.under_way = false);
+    }
 }
 
 impl<S: RecordStore> RecordBackend<S> {
@@ -55,6 +80,7 @@ impl<S: RecordStore> RecordBackend<S> {
             challenger: Challenger::new(self.guarantees().expiry_slack, self.store.trusts_absence()),
             explained: None,
             asked: None,
+            tries: watch::Sender::default(),
             mine: None,
             lineage: None,
         };
@@ -67,6 +93,7 @@ impl<S: RecordStore> RecordBackend<S> {
 
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         let key = election_key(&claim.election);
+        let _trying = Try::begin(self.with(claim, |campaign| campaign.tries.clone()));
         let liveness = self.store.hold(claim).await?;
         for _ in 0..MOVES {
             let seen = self.see(&key).await?;
@@ -313,14 +340,35 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
 }
 
 impl<S: RecordStore> RecordBackend<S> {
-    /// False if the record is this campaign's own, which nobody else writes, and nobody has asked for anything.
+    /// False if the record is this campaign's own, which nobody else writes, and nobody has asked its term for anything.
+    ///
+    /// What happens during an attempt is judged after it: most of it is the attempt's own work, which is not to be seen as
+    /// its own before it is done.
     async fn is_news(&self, claim: &Claim) -> bool {
-        match self.see(&election_key(&claim.election)).await {
-            Ok(seen) if is_own(claim, &seen) => {}
-            _ => return true,
+        let name = (claim.election.clone(), claim.nonce);
+        let Some(tries) = self.campaigns().get(&name).map(|campaign| campaign.tries.clone()) else {
+            return true;
+        };
+        let mut tries = tries.subscribe();
+        loop {
+            let Ok(begun) = tries.wait_for(|tries| !tries.under_way).await.map(|tries| tries.begun) else {
+                return true;
+            };
+            let news = self.is_news_now(claim).await;
+            if !news || tries.borrow().begun == begun {
+                return news;
+            }
         }
+    }
+
+    async fn is_news_now(&self, claim: &Claim) -> bool {
+        let seen = match self.see(&election_key(&claim.election)).await {
+            Ok(seen) if is_own(claim, &seen) => seen,
+            _ => return true,
+        };
         let Ok(note) = self.store.read(&note_key(&claim.election, Note::Handover)).await else { return true };
-        let asked = note.map(|note| note.version);
+        let token = seen.stored().map(|stored| stored.token);
+        let asked = note.filter(|note| Some(note.token) == token).map(|note| note.version);
         let mut campaigns = self.campaigns();
         let campaign = campaigns.get_mut(&(claim.election.clone(), claim.nonce));
         campaign.is_none_or(|campaign| std::mem::replace(&mut campaign.asked, asked) != asked)

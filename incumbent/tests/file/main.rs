@@ -9,6 +9,8 @@ mod death;
 #[cfg(test)]
 mod directory;
 #[cfg(test)]
+mod hints;
+#[cfg(test)]
 mod process;
 #[cfg(test)]
 mod tokens;
