@@ -350,6 +350,58 @@ fn a_thousand_elections_of_one_process_share_a_lease_and_leave_nothing_behind() 
     });
 }
 
+/// The next leader that a waiting candidate shows.
+async fn shown(campaign: &mut Campaign) -> String {
+    wait(campaign, |event| match event {
+        CampaignEvent::LeaderChanged(Some(leader)) => Some(leader.contender.id.clone()),
+        _ => None,
+    })
+    .await
+}
+
+#[test]
+fn candidates_far_behind_learn_who_leads_although_their_predecessor_stays() {
+    for version in Version::ALL {
+        let etcd = Etcd::single(version).start().expect("etcd starts");
+        run(async {
+            let mut one = candidate(&etcd.url(), "one").await;
+            elected(&mut one).await;
+            let mut waiting = Vec::new();
+            for id in ["two", "three", "four", "five"] {
+                let mut campaign = candidate(&etcd.url(), id).await;
+                assert_eq!(shown(&mut campaign).await, "one");
+                waiting.push(campaign);
+            }
+            let [mut two, mut three, mut four, mut five]: [Campaign; 4] =
+                waiting.try_into().expect("four of them");
+            one.stop(StopReason::Shutdown);
+            tokio::join!(lost(&mut one), elected(&mut two));
+            for campaign in [&mut three, &mut four, &mut five] {
+                assert_eq!(shown(campaign).await, "two");
+            }
+            let election = connect(&etcd.url()).await.election("billing");
+            let transfer = election.request_handover(Some("four".parse().expect("an id")), PATIENCE);
+            let (asked, ..) = tokio::join!(transfer, lost(&mut two), elected(&mut four));
+            asked.expect("it hands over");
+            for campaign in [&mut three, &mut five] {
+                assert_eq!(shown(campaign).await, "four");
+            }
+            // By then the one that has handed over waits again, and nobody does anything.
+            assert_eq!(shown(&mut two).await, "four");
+            sleep(TTL / 2).await;
+            let before = requests(&etcd);
+            sleep(TTL).await;
+            let after = requests(&etcd);
+            assert!(
+                after.1 - before.1 <= 5,
+                "{} transactions in one ttl: only the leader's",
+                after.1 - before.1
+            );
+            assert_eq!(after.2 - before.2, 0, "reads in one ttl");
+        });
+    }
+}
+
 /// How many keep-alives, transactions and reads etcd has received.
 fn requests(etcd: &Etcd) -> (u64, u64, u64) {
     let mut connection = TcpStream::connect(&etcd.endpoints()[0]).expect("a connection");

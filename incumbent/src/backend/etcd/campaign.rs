@@ -53,11 +53,26 @@ pub(super) struct Campaign {
     obeyed: i64,
 }
 
-/// What a campaign's hints come from: its own key, and the key before it. Both with the revision from which on.
+/// What a campaign's hints come from: its own key, the key before it, and the first one if that is another: who leads may
+/// change while everyone before this one stays. Each with the revision from which on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Targets {
     pub(super) own: Option<(String, i64)>,
-    pub(super) ahead: Option<(Vec<u8>, i64)>,
+    pub(super) ahead: Option<Target>,
+    pub(super) first: Option<Target>,
+}
+
+/// A key, and the revision from which on it is watched.
+pub(super) type Target = (Vec<u8>, i64);
+
+/// Changes `slot` unless it is on that key already; true if it did.
+fn aim(slot: &mut Option<Target>, target: Option<Target>) -> bool {
+    let key = |target: &Option<Target>| target.as_ref().map(|(key, _)| key.clone());
+    let changes = key(slot) != key(&target);
+    if changes {
+        *slot = target;
+    }
+    changes
 }
 
 impl Campaign {
@@ -104,13 +119,13 @@ impl Campaign {
         let leader = look.first.as_ref().map(keys::leader);
         let observation = Observation { leader, candidates: None };
         self.seen = Some((observation.clone(), clock::now()));
-        let ahead = look.ahead.map(|kv| (kv.key, look.revision + 1));
+        let target = |kv: KeyValue| (kv.key, look.revision + 1);
+        let ahead = look.ahead.map(target);
+        let first =
+            look.first.map(target).filter(|(key, _)| ahead.as_ref().is_some_and(|(other, _)| other != key));
         self.targets.send_if_modified(|targets| {
-            let same = targets.ahead.as_ref().map(|(key, _)| key) == ahead.as_ref().map(|(key, _)| key);
-            if !same {
-                targets.ahead = ahead;
-            }
-            !same
+            let moved = aim(&mut targets.ahead, ahead);
+            aim(&mut targets.first, first) || moved
         });
         held(claim, observation)
     }
@@ -299,6 +314,7 @@ impl Shared {
         campaign.targets.send_replace(Targets {
             own: Some((key.clone(), answer.revision + 1)),
             ahead: look.ahead.as_ref().map(|kv| (kv.key.clone(), answer.revision + 1)),
+            first: None,
         });
         // Whoever a request names was there before this key.
         campaign.obeyed = look.note.as_ref().map_or(0, |note| note.mod_revision);
@@ -339,7 +355,10 @@ impl Shared {
                 state.session.lead(&key);
                 if let Some(campaign) = state.campaigns.get_mut(name) {
                     campaign.seen = None;
-                    campaign.targets.send_if_modified(|targets| targets.ahead.take().is_some());
+                    campaign.targets.send_if_modified(|targets| {
+                        let moved = aim(&mut targets.ahead, None);
+                        aim(&mut targets.first, None) || moved
+                    });
                 }
                 state.session.proven(&key, place.lease, answer.answered)
             };
@@ -422,7 +441,8 @@ impl Shared {
             campaign.key = Some(new_key.clone());
             let place = Place { revision: answer.revision as u64, lease: old.lease };
             state.session.attach(new_key.clone(), place);
-            campaign.targets.send_replace(Targets { own: Some((new_key, answer.revision + 1)), ahead: None });
+            let own = Some((new_key, answer.revision + 1));
+            campaign.targets.send_replace(Targets { own, ..Targets::default() });
         } else {
             state.session.found(&key.to_owned(), own_place(&answer.body, 0));
         }

@@ -1,4 +1,5 @@
-//! Hints for the electors: what happened to a candidate's own key, to the one before it, and to the hand-over note.
+//! Hints for the electors: what happened to a candidate's own key, to the one before it, to the first one, and to the hand-over
+//! note.
 
 use std::sync::Arc;
 
@@ -7,13 +8,14 @@ use futures_util::{StreamExt, stream};
 use incumbent_core::{ElectionName, Note, Result};
 use tokio::sync::watch::Receiver;
 
-use super::campaign::{Name, Targets};
+use super::campaign::{Name, Target, Targets};
 use super::proto::Event;
 use super::proto::event::EventType;
+use super::proto::watch_create_request::FilterType;
 use super::session::Shared;
 use super::watch::{Change, Watch, WatchKeys};
 
-/// The hints of one campaign. It watches keys, not the election, so that one who leaves wakes one.
+/// The hints of one campaign. It watches keys, not the election, so that one who waits and leaves wakes one.
 struct Hints {
     shared: Arc<Shared>,
     name: Name,
@@ -22,12 +24,13 @@ struct Hints {
     own: Option<(String, Watch)>,
     note: Option<Watch>,
     ahead: Option<(Vec<u8>, Watch)>,
+    first: Option<(Vec<u8>, Watch)>,
 }
 
 /// Hints for the campaign `name`.
 pub(super) fn of_campaign(shared: Arc<Shared>, name: Name) -> impl Stream<Item = Result<()>> + Send {
     let targets = shared.targets(&name);
-    let hints = Hints { shared, name, targets, own: None, note: None, ahead: None };
+    let hints = Hints { shared, name, targets, own: None, note: None, ahead: None, first: None };
     stream::unfold(hints, |mut hints| async move { Some((hints.next().await?, hints)) })
 }
 
@@ -47,37 +50,28 @@ impl Hints {
     async fn next(&mut self) -> Option<Result<()>> {
         self.targets.mark_changed();
         loop {
-            tokio::select! {
+            let news = tokio::select! {
                 biased;
                 // An error means that the campaign is over.
                 changed = self.targets.changed() => {
                     changed.ok()?;
                     self.follow();
+                    continue;
                 }
-                change = next_of(self.own.as_mut().map(|(_, watch)| watch)) => match change? {
-                    Ok(change) if !self.is_own_work(&change) => return Some({
-                        self.heard();
-                        Ok(())
-                    }),
-                    Ok(_) => {}
-                    Err(failure) => return Some(Err(failure)),
-                },
-                change = next_of(self.ahead.as_mut().map(|(_, watch)| watch)) => match change? {
-                    Ok(change) if has(&change, EventType::Delete) => return Some({
-                        self.heard();
-                        Ok(())
-                    }),
-                    Ok(_) => {}
-                    Err(failure) => return Some(Err(failure)),
-                },
-                change = next_of(self.note.as_mut()) => match change? {
-                    Ok(change) if has(&change, EventType::Put) => return Some({
-                        self.heard();
-                        Ok(())
-                    }),
-                    Ok(_) => {}
-                    Err(failure) => return Some(Err(failure)),
-                },
+                change = next_of(self.own.as_mut().map(|(_, watch)| watch)) => {
+                    change?.map(|change| !self.is_own_work(&change))
+                }
+                change = next_of(self.ahead.as_mut().map(|(_, watch)| watch)) => change?.map(|_| true),
+                change = next_of(self.first.as_mut().map(|(_, watch)| watch)) => change?.map(|_| true),
+                change = next_of(self.note.as_mut()) => change?.map(|change| has(&change, EventType::Put)),
+            };
+            match news {
+                Ok(true) => {
+                    self.heard();
+                    return Some(Ok(()));
+                }
+                Ok(false) => {}
+                Err(failure) => return Some(Err(failure)),
             }
         }
     }
@@ -89,6 +83,10 @@ impl Hints {
         let watch = |key: Vec<u8>, from: i64| {
             client.watch(WatchKeys { key, start_revision: from, ..Default::default() })
         };
+        let end_of = |key: Vec<u8>, start_revision: i64| {
+            let without = vec![FilterType::Noput];
+            client.watch(WatchKeys { key, start_revision, without, ..Default::default() })
+        };
         if let Some((key, from)) = &targets.own {
             if self.own.as_ref().is_none_or(|(watched, _)| watched != key) {
                 self.own = Some((key.clone(), watch(key.clone().into_bytes(), *from)));
@@ -96,16 +94,12 @@ impl Hints {
             let note = self.shared.keys.note(&self.name.0, Note::Handover);
             self.note.get_or_insert_with(|| watch(note.into_bytes(), *from));
         }
-        match &targets.ahead {
-            Some((key, from)) if self.ahead.as_ref().is_none_or(|(watched, _)| watched != key) => {
-                self.ahead = Some((key.clone(), watch(key.clone(), *from)));
-            }
-            Some(_) => {}
-            None => self.ahead = None,
-        }
+        aim(&mut self.ahead, &targets.ahead, end_of);
+        aim(&mut self.first, &targets.first, end_of);
         let watches = [
             self.own.as_ref().map(|(_, watch)| watch),
             self.ahead.as_ref().map(|(_, watch)| watch),
+            self.first.as_ref().map(|(_, watch)| watch),
             self.note.as_ref(),
         ];
         let quiet = watches.into_iter().flatten().map(Watch::quiet).collect();
@@ -143,6 +137,19 @@ impl Drop for Hints {
         if let Some(campaign) = self.shared.state().campaigns.get_mut(&self.name) {
             campaign.quiet = Vec::new();
         }
+    }
+}
+
+/// Has `watched` be of `target`.
+fn aim(
+    watched: &mut Option<(Vec<u8>, Watch)>,
+    target: &Option<Target>,
+    watch: impl FnOnce(Vec<u8>, i64) -> Watch,
+) {
+    match target {
+        Some((key, _)) if watched.as_ref().is_some_and(|(watched, _)| watched == key) => {}
+        Some((key, from)) => *watched = Some((key.clone(), watch(key.clone(), *from))),
+        None => *watched = None,
     }
 }
 
