@@ -3,11 +3,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use incumbent::{
     Campaign, CampaignEvent, Connection, ErrorKind, Leadership, LossReason, Settings, StopReason,
 };
+use incumbent_core::{Acquired, CandidateId, Claim, ElectionName, Nonce};
 use testkit::{Etcd, Version, now};
 use tokio::time::{sleep, timeout};
 
@@ -400,6 +401,46 @@ fn candidates_far_behind_learn_who_leads_although_their_predecessor_stays() {
             assert_eq!(after.2 - before.2, 0, "reads in one ttl");
         });
     }
+}
+
+/// The moment between the end of one term and the begin of the next, at which an observer may look.
+#[test]
+fn the_time_since_which_a_candidate_leads_is_not_that_since_which_it_waited() {
+    let etcd = Etcd::single(Version::V3_5).start().expect("etcd starts");
+    run(async {
+        let settings = Settings { ttl: TTL, ..Settings::default() };
+        let backend =
+            incumbent::backend::factory(&etcd.url(), &settings).expect("a valid URL")().expect("etcd");
+        let claim = |id: &str, nonce| Claim {
+            election: ElectionName::new("billing").expect("a name"),
+            id: CandidateId::new(id).expect("an id"),
+            nonce: Nonce(nonce),
+            address: None,
+            ttl: TTL,
+        };
+        let (one, two) = (claim("one", 1), claim("two", 2));
+        let leader = async || {
+            let seen = backend.observe(&one.election).await.expect("an answer");
+            let leader = seen.leader.expect("a leader");
+            (leader.contender.id, leader.since_unix_ms)
+        };
+        let begin = unix_ms();
+        assert!(matches!(backend.try_acquire(&one).await, Ok(Acquired::Granted(_))));
+        let (id, since) = leader().await;
+        assert_eq!(id, "one");
+        assert!((begin..=unix_ms()).contains(&since.expect("it led from the first moment")));
+        assert!(matches!(backend.try_acquire(&two).await, Ok(Acquired::Held { .. })));
+        backend.release(&one, None, None).await.expect("an answer");
+        let end = unix_ms();
+        assert_eq!(leader().await, ("two".to_owned(), None), "it does not know yet that it leads");
+        assert!(matches!(backend.try_acquire(&two).await, Ok(Acquired::Granted(_))));
+        assert!(leader().await.1.expect("it leads") >= end);
+    });
+}
+
+#[expect(clippy::disallowed_methods, reason = "what is shown to people is the wall clock's")]
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
 /// How many keep-alives, transactions and reads etcd has received.

@@ -272,9 +272,17 @@ impl Shared {
             campaign.sending(&key, lease);
             key
         };
+        // Who finds the queue empty leads from now on; who does not says since when once he does.
+        let (first, end) = self.keys.election(&name.0);
+        let nobody = Compare::equal(first, TargetUnion::CreateRevision(0)).for_all_until(end);
+        let write = TxnRequest {
+            compare: vec![nobody],
+            success: vec![self.write(claim, &key, lease, clock::unix_ms())],
+            failure: vec![self.write(claim, &key, lease, None)],
+        };
         let request = TxnRequest {
             compare: vec![Compare::equal(key.as_str(), TargetUnion::CreateRevision(0))],
-            success: [self.write(claim, &key, lease)].into_iter().chain(self.looking(claim, None)).collect(),
+            success: [write.into()].into_iter().chain(self.looking(claim, None)).collect(),
             failure: vec![get(&key)],
         };
         let outcome = self.batcher.submit(&name.0, request).await;
@@ -345,7 +353,7 @@ impl Shared {
         compare.extend([nobody_before, no_news]);
         let request = TxnRequest {
             compare,
-            success: vec![self.write(claim, &key, place.lease)],
+            success: vec![self.write(claim, &key, place.lease, clock::unix_ms())],
             failure: [get(&key)].into_iter().chain(self.looking(claim, Some(place))).collect(),
         };
         let answer = self.batcher.submit(&name.0, request).await?;
@@ -424,7 +432,7 @@ impl Shared {
         };
         let request = TxnRequest {
             compare: still(key, old),
-            success: vec![delete(key.to_owned()), self.write(claim, &new_key, old.lease)],
+            success: vec![delete(key.to_owned()), self.write(claim, &new_key, old.lease, None)],
             failure: vec![get(key)],
         };
         let outcome = self.batcher.submit(&name.0, request).await;
@@ -532,8 +540,8 @@ impl Shared {
         Authority::new(format!("etcd:{cluster:x}:{}", self.keys.prefix()))
     }
 
-    fn write(&self, claim: &Claim, key: &str, lease: LeaseId) -> RequestOp {
-        let value = keys::candidate_value(claim, clock::unix_ms());
+    fn write(&self, claim: &Claim, key: &str, lease: LeaseId, since_unix_ms: Option<u64>) -> RequestOp {
+        let value = keys::candidate_value(claim, since_unix_ms);
         PutRequest { key: key.into(), value, lease, ..Default::default() }.into()
     }
 
