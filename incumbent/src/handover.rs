@@ -72,7 +72,10 @@ fn addressed(election: &ElectionName, shown: &Observation, to: Option<&Candidate
         let ids: Vec<&str> = candidates.iter().map(|candidate| candidate.id.as_str()).collect();
         return Err(Error::new(
             ErrorKind::NotFound,
-            format!("{election} has no candidate {to}; its candidates are {}", ids.join(", ")),
+            format!(
+                "{election} has no candidate {to}; its candidates are {}; one that has just given up its term pauses for up to half its ttl: if that is {to}, try again",
+                ids.join(", ")
+            ),
         ));
     };
     let ahead = candidates[..place].iter().filter(|candidate| candidate.is_foreign());

@@ -1,6 +1,6 @@
 //! `resign`, `transfer`, `observe`, `status` and the checkpoint among living candidates.
 
-use testkit::{Proc, Signal, Stream};
+use testkit::{Proc, Signal, Stream, wait_until};
 
 use crate::harness::{SOON, World, ended};
 
@@ -84,6 +84,27 @@ fn a_transfer_makes_the_named_candidate_the_leader() {
     let (code, out, err) = world.output(&["transfer", "billing", ON, "--to=nobody"]);
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.contains("no candidate nobody") && err.contains('a') && err.contains('d'), "{err}");
+    assert!(err.contains("if that is nobody, try again"), "{err}");
+}
+
+/// Whoever has just resigned is no candidate for a while, although his process is there: the answer says what to do.
+#[test]
+fn a_transfer_back_to_who_has_resigned_succeeds_when_it_is_tried_again_as_told() {
+    let world = World::new();
+    let a = candidate(&world, "a");
+    wait_leading(&a, 1);
+    let b = candidate(&world, "b");
+    wait_standby(&b);
+    assert_eq!(world.output(&["resign", "billing", ON]).0, 0);
+    wait_leading(&b, 1);
+    let tried = wait_until(SOON, || {
+        let (code, _, err) = world.output(&["transfer", "billing", ON, "--to=a"]);
+        let paused = err.contains("pauses for up to half its ttl: if that is a, try again");
+        assert!(code == 0 || (code == 1 && paused), "{code} {err}");
+        code == 0
+    });
+    assert!(tried);
+    wait_leading(&a, 2);
 }
 
 #[test]
