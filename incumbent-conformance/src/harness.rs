@@ -90,6 +90,12 @@ pub trait Harness: Send + Sync + 'static {
         Err("the harness cannot count the store's objects")
     }
 
+    /// How many of these objects an election keeps for good when its last candidate has gone: by default its record, from which
+    /// its tokens go on to rise. 0 where tokens come from the whole store.
+    fn kept(&self) -> u64 {
+        1
+    }
+
     /// How many requests the store has got since it was started.
     fn requests(&self) -> Hook<'_, u64> {
         Err("the harness cannot count the store's requests")

@@ -20,6 +20,8 @@ const TERMS: usize = 500;
 const JOBS: usize = 6;
 /// No case takes longer than this many ttls and seconds, or it hangs.
 const PATIENCE: (u32, Duration) = (60, Duration::from_secs(120));
+/// And than this for each term that rule H looks back on.
+const PATIENCE_PER_TERM: Duration = Duration::from_millis(30);
 
 /// How often a case is begun until the store has answered each of its calls.
 const ATTEMPTS: u32 = 3;
@@ -104,7 +106,7 @@ impl Suite {
         self
     }
 
-    /// How many terms rule H looks back on. Default 500; 10 000 shows leaks that 500 do not.
+    /// How many terms, and how many elections, rule H looks back on. Default 500; 10 000 shows leaks that 500 do not.
     #[must_use]
     pub fn terms(mut self, terms: usize) -> Suite {
         self.terms = terms.max(10);
@@ -228,7 +230,7 @@ impl Suite {
 /// Runs a case in a runtime of its own, then judges its history: what that proves to be broken counts however the case
 /// ended.
 fn play(case: Case, stage: &Stage) -> Result<(), Stop> {
-    let patience = stage.ttl() * PATIENCE.0 + PATIENCE.1;
+    let patience = stage.ttl() * PATIENCE.0 + PATIENCE.1 + PATIENCE_PER_TERM * stage.terms as u32;
     let outcome = runtime()?.block_on(async {
         match tokio::time::timeout(patience, (case.run)(stage)).await {
             Ok(outcome) => outcome,

@@ -9,9 +9,9 @@ use crate::workspace;
 pub(crate) struct Options {
     /// The backend
     backend: Backend,
-    /// Only the cases whose names contain this, as in `r4` or `h_many_terms`
+    /// Only the cases whose names contain this, as in `r4` or `h_many`
     filters: Vec<String>,
-    /// How many terms rule H looks back on [default: 10000 on one node, 500 on three members]
+    /// How many terms, and how many elections, rule H looks back on [default: 10000 on one node, 500 on three members]
     #[arg(long, value_name = "N")]
     terms: Option<u32>,
 }

@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
     id: "H",
     cases: &[
         case!(h_many_terms_leave_nothing_behind, alone),
+        case!(h_many_elections_leave_nothing_behind, alone),
         case!(h_many_connections_leave_nothing_behind, alone),
         case!(h_candidates_that_wait_are_quiet, alone),
     ],
@@ -22,6 +23,9 @@ pub(super) const RULE: Rule = Rule {
 
 /// Elections that take turns.
 const ELECTIONS: usize = 8;
+/// What this process may remember of an election that nobody has anything to do with any more, in bytes: how far its tokens have
+/// risen, and where the store is this process, its record.
+const REMEMBERED: u64 = 2048;
 /// By how much the memory of this process may grow: a share, and what an allocator may keep besides.
 const GROWTH: (f64, u64) = (0.05, 256 * 1024);
 
@@ -63,6 +67,63 @@ async fn h_many_terms_leave_nothing_behind(stage: &Stage) -> Outcome {
         stage.terms
     );
     Ok(())
+}
+
+/// As many elections as terms, each with a name of its own: what is kept for each name, in the store, of descriptors and of memory.
+async fn h_many_elections_leave_nothing_behind(stage: &Stage) -> Outcome {
+    let handles = [stage.open_unrecorded().await?, stage.open_unrecorded().await?];
+    let warm_up = stage.terms.div_ceil(10);
+    for number in 0..warm_up {
+        one_election(stage, &handles, number).await?;
+    }
+    let before = (resident(), entries("/proc/self/fd"), objects(stage).await?);
+    for number in 0..stage.terms {
+        one_election(stage, &handles, number).await?;
+    }
+    let after = (resident(), entries("/proc/self/fd"));
+    if let Some(objects_before) = before.2 {
+        settles(stage, objects_before + stage.harness.kept() * stage.terms as u64 + 2).await?;
+    }
+    if let (Some(before), Some(after)) = (before.1, after.1) {
+        ensure!(
+            after <= before + 3,
+            "{} elections took the descriptors from {before} to {after}",
+            stage.terms
+        );
+    }
+    let (Some(before), Some(after)) = (before.0, after.0) else { return Ok(()) };
+    let allowed = (before as f64 * GROWTH.0) as u64 + GROWTH.1 + REMEMBERED * stage.terms as u64;
+    ensure!(
+        after <= before + allowed,
+        "{} elections let the process grow from {before} to {after} bytes",
+        stage.terms
+    );
+    Ok(())
+}
+
+/// One term in an election of its own: some with hints, some with somebody who waits, some with a renewal or a look.
+async fn one_election(stage: &Stage, handles: &[Handle; 2], number: usize) -> Outcome {
+    let (handle, other) = (&handles[number % 2], &handles[(number + 1) % 2]);
+    let election = stage.election();
+    let claim = stage.claim(&election, "c");
+    let mut hints = if number.is_multiple_of(4) { handle.watch(&election, Some(&claim)) } else { None };
+    let grant = stage.win(handle, &claim).await?;
+    if let Some(hints) = &mut hints {
+        // Whether there is one or not, it listens from now on.
+        let _ = tokio::time::timeout(Duration::from_millis(1), hints.next()).await;
+    }
+    if number % 4 == 1 {
+        let rival = stage.claim(&election, "d");
+        stage.must_not_win(other, &rival).await?;
+        stage.release(other, &rival, None).await?;
+    }
+    if number.is_multiple_of(3) {
+        stage.must_extend(handle, &claim, &grant).await?;
+    }
+    if number.is_multiple_of(5) {
+        stage.observe(other, &election).await?;
+    }
+    stage.release(handle, &claim, Some(&grant)).await
 }
 
 /// Connections that led and were dropped: descriptors and threads of this process, and objects in the store.

@@ -218,6 +218,10 @@ impl Harness for Servers {
         })
     }
 
+    fn kept(&self) -> u64 {
+        0
+    }
+
     fn requests(&self) -> Hook<'_, u64> {
         self.by_hand(|running| running.metric("grpc_server_msg_received_total"))
     }

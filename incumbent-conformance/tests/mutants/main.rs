@@ -155,6 +155,11 @@ fn campaigns_are_kept_for_ever() {
 }
 
 #[test]
+fn the_process_grows_with_the_number_of_elections() {
+    caught(Bug::RemembersElections, "h_many_elections_leave_nothing_behind", "let the process grow");
+}
+
+#[test]
 fn the_next_leader_is_not_the_one_that_was_named() {
     caught(Bug::ForgetsWhoIsNext, "handover_the_candidate_that_is_named_wins", "won, not");
 }

@@ -47,6 +47,8 @@ pub(crate) enum Bug {
     TriesAgainAtOnce,
     HintsOfOneself,
     Leaks,
+    /// A lock, a channel or a task of each election that is never cleared away.
+    RemembersElections,
     ForgetsWhoIsNext,
     NotesCompareNothing,
 }
@@ -58,6 +60,7 @@ pub(crate) struct Mutated {
     tokens: AtomicU64,
     first_seen: Mutex<BTreeMap<ElectionName, Observation>>,
     kept: Mutex<Vec<Vec<u8>>>,
+    elections: Mutex<BTreeMap<ElectionName, Vec<u8>>>,
 }
 
 impl Mutated {
@@ -68,6 +71,7 @@ impl Mutated {
             tokens: AtomicU64::new(1),
             first_seen: Mutex::default(),
             kept: Mutex::default(),
+            elections: Mutex::default(),
         }
     }
 
@@ -109,6 +113,10 @@ impl Mutated {
         };
         if self.is(Bug::Leaks) {
             self.kept.lock().expect("an unbroken lock").push(vec![1; 65536]);
+        }
+        if self.is(Bug::RemembersElections) {
+            let mut elections = self.elections.lock().expect("an unbroken lock");
+            elections.entry(claim.election.clone()).or_insert_with(|| vec![1; 16_384]);
         }
         let acquired = match self.bug {
             Bug::ContendsInTheBackground => self.acquire_detached(asked).await?,
