@@ -21,7 +21,7 @@ const JOBS: usize = 6;
 /// No case takes longer than this many ttls and seconds, or it hangs.
 const PATIENCE: (u32, Duration) = (60, Duration::from_secs(120));
 /// And than this for each term that rule H looks back on.
-const PATIENCE_PER_TERM: Duration = Duration::from_millis(30);
+const PATIENCE_PER_TERM: Duration = Duration::from_millis(50);
 
 /// How often a case is begun until the store has answered each of its calls.
 const ATTEMPTS: u32 = 3;
