@@ -21,8 +21,7 @@ pub enum CampaignEvent {
     /// The term is over. If the work still runs, stop it and answer with [`Campaign::work_stopped`]: until then there
     /// is no further campaign.
     Lost(LossReason),
-    /// Another leads, or nobody does, as far as the store shows it. On a queue store, as etcd, a candidate watches only
-    /// the one before it and learns of changes further ahead late; an [`Observer`](crate::Observer) is told at once.
+    /// Another leads, or nobody does, as far as the store shows it.
     LeaderChanged(Option<Leader>),
     /// Another process campaigns under the same id.
     SameId(Leader),
