@@ -6,11 +6,16 @@
 //!
 //! Its life: back-off → campaign → term → over (the work is confirmed stopped, the grant is released) → back-off …
 
+mod ending;
+mod exchange;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
+pub use self::exchange::{Answer, Call, CallId, Event, Input, LossReason, Output, StopReason};
+
 use crate::backend::{Acquired, Claim, Grant, Leader, Renewed};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::handover::HandoverRequest;
 use crate::ids::{CandidateId, ElectionName, Nonce};
 use crate::rng::Rng;
@@ -30,126 +35,6 @@ pub struct ElectorConfig {
     pub timing: Timing,
     /// [`Guarantees::takeover_max`](crate::Guarantees::takeover_max) of the ttl.
     pub takeover_max: Duration,
-}
-
-/// Names one call to the backend.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct CallId(u64);
-
-/// Something that happened.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Input {
-    /// A call was answered. Answers to calls that were cancelled are ignored.
-    Answer(CallId, Answer),
-    /// The backend hinted at a change, or hints may have been lost.
-    Look,
-    /// The candidate is told to go.
-    Stop(StopReason),
-    /// The work of the current term is confirmed stopped: not running, and never to run again.
-    WorkStopped,
-    /// Someone saw the deadline pass before an extension of it was published: the term is over.
-    Expired,
-    /// Whoever could confirm that the work stopped is gone. The term is over, its grant runs out, and there is no
-    /// further campaign.
-    Abandoned,
-}
-
-/// The answer to a [`Call`] of the same name.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Answer {
-    /// To [`Call::Acquire`].
-    Acquire(Result<Acquired>),
-    /// To [`Call::Renew`].
-    Renew(Result<Renewed>),
-    /// To [`Call::Release`].
-    Release(Result<()>),
-    /// To [`Call::ReadHandover`].
-    ReadHandover(Result<Option<HandoverRequest>>),
-}
-
-/// Something to do.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Output {
-    /// Make this call and hand its answer back.
-    Call(CallId, Call),
-    /// Drop the call of this id: its answer is not waited for any more.
-    Cancel(CallId),
-    /// Tell the user.
-    Event(Event),
-}
-
-/// A call to the backend.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Call {
-    /// [`Backend::try_acquire`](crate::Backend::try_acquire)
-    Acquire(Claim),
-    /// [`Backend::renew`](crate::Backend::renew)
-    Renew(Claim, Grant),
-    /// [`Backend::release`](crate::Backend::release)
-    Release(Claim, Option<Grant>, Option<CandidateId>),
-    /// Read the note [`Handover`](crate::Note::Handover) of this election.
-    ReadHandover(ElectionName),
-}
-
-/// Why a term is given up while it still is valid.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum StopReason {
-    /// Asked to resign; the candidate campaigns again after a pause.
-    Resigned,
-    /// Asked to hand over, to a named candidate or to whoever is next; the candidate campaigns again after a pause.
-    Handover(Option<CandidateId>),
-    /// The candidate shuts down for good.
-    Shutdown,
-    /// The work has not said that it is alive.
-    Stalled,
-    /// Nothing renewed the grant in time; the deadline is near.
-    Outage,
-}
-
-/// Why a term is over.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum LossReason {
-    /// The work was told to go and is confirmed stopped.
-    Stopped(StopReason),
-    /// The deadline passed without a renewal.
-    Expired,
-    /// Proof that the grant is gone; who leads now, if anyone.
-    Superseded(Option<Leader>),
-    /// The work was told to go and did not stop within the drain bound. The grant is not released, it runs out.
-    DrainOverran(StopReason),
-}
-
-/// What the user is told.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Event {
-    /// A term begins. Valid until the deadline unless extended.
-    Elected(Grant, BootInstant),
-    /// The term is valid until this later deadline.
-    Extended(BootInstant),
-    /// The work shall stop, at the latest by `until`. Said once in a term.
-    Stopping {
-        /// Why.
-        reason: StopReason,
-        /// The drain bound, or the deadline in an outage.
-        until: Option<BootInstant>,
-    },
-    /// The term is over: its leadership is invalid from now on. Said once in a term.
-    Lost(LossReason),
-    /// Another leads, or nobody does, as far as the store shows it.
-    LeaderChanged(Option<Leader>),
-    /// Another process campaigns under this candidate's id.
-    SameId(Leader),
-    /// A call failed; it will be tried again.
-    Trouble(Error),
-    /// The calls work again after trouble.
-    Recovered,
-    /// The store has confirmed that nothing of the last term is left in it.
-    Released {
-        /// When the candidate campaigns again; `None` if it shuts down.
-        campaigning_at: Option<BootInstant>,
-    },
-    /// The candidate has shut down.
-    Ended,
 }
 
 /// One candidate in one election.
@@ -564,143 +449,6 @@ impl Elector {
             }
             _ => {}
         }
-    }
-
-    // ---- the end of a term ----
-
-    fn stop(&mut self, now: BootInstant, reason: StopReason) {
-        if reason == StopReason::Shutdown {
-            self.shutdown = true;
-        }
-        match &self.state {
-            State::Waiting { .. } | State::Over(_) | State::Ended => {}
-            State::Campaigning { claim, .. } => {
-                if self.shutdown {
-                    let claim = claim.clone();
-                    self.over(now, claim, None, false, Duration::ZERO);
-                }
-            }
-            State::Leading(term) => {
-                if term.stopping.is_none() {
-                    let until = self.config.timing.drain.map(|drain| now + drain);
-                    self.begin_stop(reason, until);
-                    // A drain of nothing is over at once.
-                    self.expire(now);
-                }
-            }
-        }
-    }
-
-    fn begin_stop(&mut self, reason: StopReason, until: Option<BootInstant>) {
-        let State::Leading(term) = &mut self.state else { return };
-        term.stopping = Some(Stopping { reason: reason.clone(), until });
-        self.event(Event::Stopping { reason, until });
-    }
-
-    fn work_stopped(&mut self, now: BootInstant) {
-        match &mut self.state {
-            State::Leading(term) => {
-                term.work_stopped = true;
-                if term.stopping.is_none() {
-                    self.begin_stop(StopReason::Resigned, Some(now));
-                }
-            }
-            State::Over(over) => over.work_running = false,
-            _ => {}
-        }
-    }
-
-    fn abandoned(&mut self, now: BootInstant) {
-        self.stop(now, StopReason::Shutdown);
-        self.lose(now, LossReason::DrainOverran(StopReason::Shutdown));
-        if let State::Over(over) = &mut self.state
-            && over.work_running
-        {
-            over.work_running = false;
-            over.release_at = over.gone_at;
-        }
-    }
-
-    /// Invalid first, then the release; a renewal under way is awaited, so that the release is the last word.
-    fn finish_term(&mut self, now: BootInstant) {
-        let State::Leading(term) = &self.state else { return };
-        if let Some(stopping) = &term.stopping
-            && term.work_stopped
-            && self.pending.as_ref().is_none_or(|pending| pending.kind != Kind::Renew)
-        {
-            let reason = stopping.reason.clone();
-            self.lose(now, LossReason::Stopped(reason));
-        }
-    }
-
-    fn lose(&mut self, now: BootInstant, reason: LossReason) {
-        let State::Leading(term) = &self.state else { return };
-        let term = (**term).clone();
-        self.event(Event::Lost(reason.clone()));
-        let timing = self.config.timing;
-        let pause = match &reason {
-            LossReason::Stopped(StopReason::Resigned | StopReason::Handover(_) | StopReason::Stalled)
-            | LossReason::DrainOverran(_) => timing.resign_pause(self.rng.jitter()),
-            LossReason::Stopped(_) | LossReason::Expired | LossReason::Superseded(_) => {
-                timing.retry_after(1, self.rng.jitter())
-            }
-        };
-        self.over(now, term.claim, Some(term.grant), !term.work_stopped, pause);
-        let State::Over(over) = &mut self.state else { return };
-        match reason {
-            LossReason::Stopped(StopReason::Handover(to)) => over.next = to,
-            // What the work may have left running must not see a successor before the lease has run out.
-            LossReason::DrainOverran(_) => over.release_at = over.gone_at,
-            _ => {}
-        }
-    }
-
-    fn over(
-        &mut self,
-        now: BootInstant,
-        claim: Claim,
-        grant: Option<Grant>,
-        work_running: bool,
-        pause: Duration,
-    ) {
-        if let Some(pending) = self.pending.take() {
-            self.outputs.push_back(Output::Cancel(pending.id));
-        }
-        self.last_nonce = Some(claim.nonce);
-        // A request without an answer may have extended the grant at any moment until now. Without a grant the release
-        // is a courtesy, tried once.
-        let gone_at = match &grant {
-            Some(_) => self.config.timing.gone_from_store_at(now, self.config.takeover_max),
-            None => now,
-        };
-        self.state = State::Over(Box::new(Over {
-            claim,
-            grant,
-            next: None,
-            work_running,
-            release_at: now,
-            gone_at,
-            pause,
-        }));
-    }
-
-    fn tell_released(&mut self, now: BootInstant) {
-        let State::Over(over) = &self.state else { return };
-        if over.grant.is_some() {
-            let campaigning_at = (!self.shutdown).then_some(now + over.pause);
-            self.event(Event::Released { campaigning_at });
-        }
-    }
-
-    /// The campaign is left behind, whether the store knows or not.
-    fn released(&mut self, now: BootInstant) {
-        let State::Over(over) = &self.state else { return };
-        self.state = State::Waiting { until: now + over.pause };
-    }
-
-    fn end(&mut self) {
-        self.state = State::Ended;
-        self.event(Event::Ended);
     }
 
     // ---- reports ----
