@@ -137,17 +137,35 @@ pub struct Record {
     /// The store's [lineage](RecordStore::lineage) in which it was acquired, or created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<String>,
+    /// Who holds it by the rules of another client of the store; `holder` is `None` then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<Box<Foreign>>,
+}
+
+/// Who holds a record that another client wrote: it has no nonce and its grant no token.
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct Foreign {
+    /// The name that the client wrote.
+    pub id: String,
+    /// When it was elected by its own wall clock. For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_unix_ms: Option<u64>,
 }
 
 impl Record {
     /// A record that nobody holds.
     pub fn unheld(ttl: Duration, next: Option<CandidateId>) -> Record {
-        Record { v: FORMAT, holder: None, ttl_ms: ttl_ms(ttl), next, lineage: None }
+        Record { v: FORMAT, holder: None, ttl_ms: ttl_ms(ttl), next, lineage: None, foreign: None }
     }
 
     /// A record held by `holder`.
     pub fn held(holder: Holder, ttl: Duration) -> Record {
-        Record { v: FORMAT, holder: Some(holder), ttl_ms: ttl_ms(ttl), next: None, lineage: None }
+        Record { holder: Some(holder), ..Record::unheld(ttl, None) }
+    }
+
+    /// A record that another client of the store holds.
+    pub fn foreign(foreign: Foreign, ttl: Duration) -> Record {
+        Record { foreign: Some(Box::new(foreign)), ..Record::unheld(ttl, None) }
     }
 
     /// The same, in this lineage.
@@ -230,6 +248,11 @@ impl Seen {
                 token: Some(FencingToken(stored.token)),
                 since_unix_ms: holder.since_unix_ms,
             }),
+            Seen::Record(_, Record { foreign: Some(foreign), .. }) => Some(Leader {
+                contender: Contender { id: foreign.id.clone(), nonce: None, address: None },
+                token: None,
+                since_unix_ms: foreign.since_unix_ms,
+            }),
             _ => None,
         };
         Observation { leader, candidates: None }
@@ -306,6 +329,7 @@ impl Challenger {
             Seen::Unreadable(_) => wait(claim.ttl),
             // A later grant may have been lost with the history it was written in.
             Seen::Record(_, record) if !record.is_of(lineage) => wait(claim.ttl.max(record.ttl())),
+            Seen::Record(_, record) if record.foreign.is_some() => wait(record.ttl()),
             Seen::Record(stored, record) => match &record.holder {
                 Some(holder) if holder.id == claim.id && holder.nonce == claim.nonce => Move::Confirm,
                 Some(_) if gone => Move::Take,

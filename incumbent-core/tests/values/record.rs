@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use incumbent_core::record::{Challenger, Holder, Move, Record, Seen, still_held};
+use incumbent_core::record::{Challenger, Foreign, Holder, Move, Record, Seen, still_held};
 use incumbent_core::{BootInstant, Claim, ErrorKind, FencingToken, Nonce, Stored};
 
 const TTL: Duration = Duration::from_secs(15);
@@ -243,4 +243,21 @@ fn a_record_reads_well() {
         String::from_utf8(record.encode()).expect("json"),
         "{\"v\":1,\"holder\":{\"id\":\"b\",\"nonce\":\"00000000000000000000000000000002\",\"address\":\"10.0.0.7:80\"},\"ttl_ms\":15000}"
     );
+}
+
+/// A holder of another client: no nonce, no token, and nobody's confirmation.
+#[test]
+fn a_foreign_holder_is_shown_and_waited_for_as_long_as_its_record_says() {
+    let foreign = Foreign { id: "a_00000000000000000000000000000001".to_owned(), since_unix_ms: Some(5) };
+    let record = Record::foreign(foreign, Duration::from_secs(60));
+    let seen = seen(3, 7, &record);
+    let leader = seen.observation().leader.expect("it leads");
+    assert!(leader.contender.is_foreign());
+    assert_eq!((leader.token, leader.since_unix_ms), (None, Some(5)));
+    assert!(!still_held(&claim("a", 1), FencingToken(7), &seen));
+    let patience = Duration::from_millis(60_060);
+    let mut challenger = challenger();
+    let mut judge = |moment| challenger.judge(&claim("a", 1), &seen, None, moment, false);
+    assert_eq!(judge(at(0)), Move::Wait(at(0) + patience));
+    assert_eq!(judge(at(0) + patience), Move::Take);
 }
