@@ -25,6 +25,7 @@ static GUARANTEES: Guarantees = Guarantees {
     transfer: Transfer::NextInLine,
     ttl_min: Duration::from_millis(100),
     expiry_slack: Duration::ZERO,
+    renew_spacing: Duration::ZERO,
     takeover_ttls: 1,
     takeover_extra: Duration::ZERO,
     handover: Handover::Polled,

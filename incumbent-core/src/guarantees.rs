@@ -97,6 +97,9 @@ pub struct Guarantees {
     /// By how much the store may judge *early* that a lease has run out.
     #[serde(rename = "expiry_slack_ms", serialize_with = "ms")]
     pub expiry_slack: Duration,
+    /// The least distance of two renewals that the store likes to be asked for, kept where the ttl is at least one and a half times as
+    /// long. Zero: a third of the ttl, whatever that is.
+    pub renew_spacing: Duration,
     /// The longest time from a leader's crash until the store lets another in is `ttl × takeover_ttls +
     /// takeover_extra`.
     pub takeover_ttls: u32,

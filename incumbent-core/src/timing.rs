@@ -47,11 +47,13 @@ impl Default for Settings {
 pub struct Timing {
     /// How long a grant lasts without a renewal.
     pub ttl: Duration,
-    /// From the send of one proof to the send of the next: ttl/3.
+    /// From the send of one proof to the send of the next: ttl/3, or what the backend asks to keep between them.
     pub renew_interval: Duration,
-    /// How long one call to the backend may take: ttl/6.
+    /// The least time from one renewal to the next; zero if the backend names none that fits into the ttl.
+    pub renew_spacing: Duration,
+    /// How long one call to the backend may take: a quarter of what the renewal interval leaves of the ttl, most often ttl/6.
     pub call_timeout: Duration,
-    /// Pause after a failed call: ttl/30.
+    /// Pause after a failed call: a twentieth of that rest, most often ttl/30.
     pub retry_pause: Duration,
     /// The longest pause between two campaigns: ttl/3.
     pub backoff_max: Duration,
@@ -85,13 +87,23 @@ impl Timing {
         if ttl > Duration::from_secs(24 * 3600) {
             return Err(invalid(format!("ttl {} is above the longest allowed, 24 h; lower ttl", exact(ttl))));
         }
+        let spacing = guarantees.renew_spacing;
+        let renew_spacing = if spacing.saturating_mul(3) <= ttl * 2 { spacing } else { Duration::ZERO };
+        let renew_interval = renew_spacing.max(ttl / 3);
+        let (call_timeout, retry_pause, grace) = if renew_interval == ttl / 3 {
+            (ttl / 6, ttl / 30, ttl / 4)
+        } else {
+            let rest = ttl - renew_interval;
+            (rest / 4, rest / 20, rest * 3 / 8)
+        };
         let timing = Timing {
             ttl,
-            renew_interval: ttl / 3,
-            call_timeout: ttl / 6,
-            retry_pause: ttl / 30,
+            renew_interval,
+            renew_spacing,
+            call_timeout,
+            retry_pause,
             backoff_max: ttl / 3,
-            grace: settings.grace.unwrap_or_else(|| DEFAULT_GRACE_MAX.min(ttl / 4)),
+            grace: settings.grace.unwrap_or_else(|| DEFAULT_GRACE_MAX.min(grace)),
             margin: settings.margin.unwrap_or(ttl / 10),
             slack: guarantees.expiry_slack,
             drain: settings.drain,
@@ -144,9 +156,10 @@ impl Timing {
         sent_at + ttl.saturating_sub(lost)
     }
 
-    /// When the next renewal is due. `jitter` is 0..1024: up to a tenth of the interval *earlier*.
+    /// When the next renewal is due. `jitter` is 0..1024: up to a tenth of the interval *earlier*, if the backend does not mind.
     pub fn renew_at(&self, sent_at: BootInstant, jitter: u32) -> BootInstant {
-        sent_at + self.renew_interval.saturating_sub(scale(self.renew_interval / 10, jitter))
+        let interval = self.renew_interval.saturating_sub(scale(self.renew_interval / 10, jitter));
+        sent_at + interval.max(self.renew_spacing)
     }
 
     /// When the work is told to stop if nothing has renewed the grant.

@@ -374,6 +374,7 @@ pub(crate) fn guarantees(slack: Duration) -> Guarantees {
         transfer: Transfer::Targeted,
         ttl_min: Duration::from_millis(100),
         expiry_slack: slack,
+        renew_spacing: Duration::ZERO,
         takeover_ttls: 1,
         takeover_extra: Duration::ZERO,
         handover: Handover::Pushed,

@@ -29,6 +29,7 @@ const fn ticks(count: u64) -> Duration {
 const TIMING: Timing = Timing {
     ttl: ticks(4),
     renew_interval: ticks(1),
+    renew_spacing: Duration::ZERO,
     call_timeout: ticks(3),
     retry_pause: ticks(1),
     backoff_max: ticks(1),

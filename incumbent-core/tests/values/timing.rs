@@ -23,6 +23,7 @@ fn guarantees(ttl_min: Duration, slack: Duration) -> Guarantees {
         transfer: Transfer::Targeted,
         ttl_min,
         expiry_slack: slack,
+        renew_spacing: Duration::ZERO,
         takeover_ttls: 2,
         takeover_extra: ms(1_500),
         handover: Handover::Pushed,
@@ -54,6 +55,7 @@ fn defaults_follow_from_the_ttl() {
         Timing {
             ttl: ms(15_000),
             renew_interval: ms(5_000),
+            renew_spacing: Duration::ZERO,
             call_timeout: ms(2_500),
             retry_pause: ms(500),
             backoff_max: ms(5_000),
@@ -66,6 +68,38 @@ fn defaults_follow_from_the_ttl() {
     );
     let long = timing(Settings { ttl: ms(60_000), ..Settings::default() });
     assert_eq!(long.grace, ms(5_000), "the default grace is at most 5 s");
+}
+
+/// A leader on Kubernetes makes no more than six requests a minute with a lease of 15 s.
+#[test]
+fn a_backend_that_counts_requests_is_asked_less_often() {
+    let sparing = Guarantees { renew_spacing: ms(10_000), ..guarantees(ms(500), Duration::ZERO) };
+    let timing = |ttl| {
+        let settings = Settings { ttl: ms(ttl), ..Settings::default() };
+        Timing::new(&settings, &sparing).expect("valid settings")
+    };
+    let fifteen = timing(15_000);
+    assert_eq!((fifteen.renew_interval, fifteen.renew_spacing), (ms(10_000), ms(10_000)));
+    assert_eq!((fifteen.call_timeout, fifteen.retry_pause), (ms(1_250), ms(250)));
+    assert_eq!((fifteen.grace, fifteen.margin), (ms(1_875), ms(1_500)));
+    assert_eq!(fifteen.renew_at(at(0), 1023), at(10_000), "never earlier");
+    let deadline = fifteen.deadline(at(0), ms(15_000));
+    let second_try = at(0) + fifteen.renew_interval + fifteen.call_timeout + fifteen.retry_pause;
+    assert!(second_try < fifteen.outage_at(deadline), "one renewal may fail before anyone is told");
+    // Too short to leave room: as everywhere else.
+    let brisk = Timing::new(
+        &Settings { ttl: ms(14_000), ..Settings::default() },
+        &guarantees(ms(500), Duration::ZERO),
+    );
+    assert_eq!(Ok(timing(14_000)), brisk);
+    // Long enough for both.
+    let minute = timing(60_000);
+    assert_eq!((minute.renew_interval, minute.call_timeout), (ms(20_000), ms(10_000)));
+    let mut ttl = 15_000;
+    while ttl <= 30_000 {
+        timing(ttl);
+        ttl += 250;
+    }
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub(crate) fn guarantees() -> Guarantees {
         ttl_min: Duration::from_secs(2),
         expiry_slack: Duration::ZERO,
         // A new leader of the cluster gives each lease its whole time again.
+        renew_spacing: Duration::ZERO,
         takeover_ttls: 2,
         takeover_extra: Duration::from_secs(5),
         handover: Handover::Pushed,

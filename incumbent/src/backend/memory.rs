@@ -26,6 +26,7 @@ pub(crate) fn guarantees() -> Guarantees {
         transfer: Transfer::Targeted,
         ttl_min: Duration::from_millis(100),
         expiry_slack: Duration::ZERO,
+        renew_spacing: Duration::ZERO,
         takeover_ttls: 1,
         takeover_extra: Duration::ZERO,
         handover: Handover::Pushed,

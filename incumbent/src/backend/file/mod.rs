@@ -66,6 +66,7 @@ pub(crate) fn guarantees() -> Guarantees {
         transfer: Transfer::Targeted,
         ttl_min: Duration::from_millis(500),
         expiry_slack: Duration::ZERO,
+        renew_spacing: Duration::ZERO,
         takeover_ttls: 1,
         takeover_extra: Duration::from_millis(250),
         handover: Handover::Pushed,
