@@ -335,6 +335,10 @@ impl Etcd {
     /// # Panics
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
+        self.let_run_on()
+    }
+
+    pub(crate) fn let_run_on(&mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
         self.members.iter_mut().filter_map(Member::leave_running).collect()
     }

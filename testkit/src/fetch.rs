@@ -32,6 +32,9 @@ pub const ETCD_3_4: Bundle =
 /// etcd 3.5, as in Debian 13.
 pub const ETCD_3_5: Bundle =
     Bundle { name: "etcd-3.5", suite: "trixie", packages: &["etcd-server", "etcd-client"], tool: None };
+/// kubectl of Kubernetes 1.20, as in Debian 12.
+pub const KUBECTL: Bundle =
+    Bundle { name: "kubectl", suite: "bookworm", packages: &["kubernetes-client"], tool: None };
 /// strace.
 pub const STRACE: Bundle = Bundle {
     name: "strace",
@@ -51,7 +54,7 @@ pub const GO: Bundle = Bundle {
 };
 
 /// Every bundle.
-pub const BUNDLES: [&Bundle; 5] = [&ETCD_3_4, &ETCD_3_5, &STRACE, &FAKETIME, &GO];
+pub const BUNDLES: [&Bundle; 6] = [&ETCD_3_4, &ETCD_3_5, &KUBECTL, &STRACE, &FAKETIME, &GO];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.

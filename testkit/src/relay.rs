@@ -70,6 +70,8 @@ struct Handle {
 enum End {
     Close,
     Reset,
+    /// Nothing passes any more, and nobody is told.
+    Silence,
 }
 
 impl Relay {
@@ -120,6 +122,11 @@ impl Relay {
     /// Resets every open connection (RST) and discards what was held back. New connections pass.
     pub fn reset(&self) {
         self.change(|state| state.end_all(End::Reset));
+    }
+
+    /// From now on nothing passes on the connections that are open now, for ever, and neither side is told. New connections pass.
+    pub fn silence_open(&self) {
+        self.change(|state| state.end_all(End::Silence));
     }
 
     /// Ends every delay, hold and cut.
@@ -234,13 +241,14 @@ impl Connection {
 
     fn run(mut self, shared: &Shared) -> io::Result<()> {
         loop {
-            let (rules, end) = {
+            let (mut rules, end) = {
                 let state = shared.lock();
                 (state.rules, state.open.get(&self.id).and_then(|handle| handle.end))
             };
             match end {
                 Some(End::Close) => return Ok(()),
                 Some(End::Reset) => return self.reset(),
+                Some(End::Silence) => rules.iter_mut().for_each(|rule| rule.held = true),
                 None => {}
             }
             for (i, rule) in rules.into_iter().enumerate() {

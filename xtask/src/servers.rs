@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5};
-use testkit::{Etcd, Version, fetch, wait_until};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, KUBECTL};
+use testkit::{Etcd, Kubernetes, Version, fetch, wait_until};
 
 use crate::Result;
 
@@ -46,11 +46,18 @@ const KINDS: &[Kind] = &[
     Kind { name: "etcd-3.4", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 1, dir) },
     Kind { name: "etcd-cluster", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 3, dir) },
     Kind { name: "etcd-3.4-cluster", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 3, dir) },
+    Kind { name: "kubernetes", bundle: &KUBECTL, start: kubernetes },
 ];
 
 fn etcd(version: Version, members: usize, dir: &Path) -> testkit::Result<Running> {
     let etcd = Etcd::cluster(version, members).dir(dir).start()?;
     Ok(Running::new(etcd.url(), etcd.leave_running()))
+}
+
+/// The API server and its etcd; the first time the API server is built, which takes many minutes.
+fn kubernetes(dir: &Path) -> testkit::Result<Running> {
+    let server = Kubernetes::options().dir(dir).start()?;
+    Ok(Running::new(server.url(), server.leave_running()))
 }
 
 /// What is kept of a server that runs, beside its data.
