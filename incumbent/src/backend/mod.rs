@@ -3,6 +3,8 @@
 #[cfg(feature = "etcd")]
 mod etcd;
 pub(crate) mod file;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod memory;
 mod record;
 #[cfg(feature = "tls")]
@@ -58,6 +60,20 @@ pub static REGISTRY: &[Scheme] = &[
         #[cfg(feature = "etcd")]
         open: Some(etcd::open),
         #[cfg(not(feature = "etcd"))]
+        open: None,
+    },
+    Scheme {
+        name: "kubernetes",
+        aliases: &[],
+        feature: Some("kubernetes"),
+        example: "kubernetes:",
+        #[cfg(feature = "kubernetes")]
+        guarantees: Some(kubernetes::guarantees),
+        #[cfg(not(feature = "kubernetes"))]
+        guarantees: None,
+        #[cfg(feature = "kubernetes")]
+        open: Some(kubernetes::open),
+        #[cfg(not(feature = "kubernetes"))]
         open: None,
     },
     Scheme {
