@@ -59,7 +59,7 @@ impl Store {
             (None, None) if in_kubernetes() => {
                 return Err(Error::new(
                     ErrorKind::InvalidConfig,
-                    "this is a Kubernetes Pod, where the embedded default would elect a leader in every Pod; name a backend that they share, with --on or INCUMBENT_ON",
+                    "this is a Kubernetes Pod, where the embedded default would elect a leader in every Pod; name a backend that they share, as with --on kubernetes: or INCUMBENT_ON",
                 ));
             }
             (None, None) => (format!("file:{}", escape(&incumbent::default_state_dir()?)), Source::Default),

@@ -22,6 +22,7 @@ enum Backend {
     File,
     /// Both versions, one node and three members
     Etcd,
+    Kubernetes,
 }
 
 impl Backend {
@@ -31,6 +32,7 @@ impl Backend {
             Backend::Memory => &[("memory", 10_000), ("wall_clock", 500)],
             Backend::File => &[("file", 10_000), ("wall_clock", 500)],
             Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500), ("etcd_wall_clock", 500)],
+            Backend::Kubernetes => &[("kubernetes_single", 2_000), ("kubernetes_wall_clock", 500)],
         }
     }
 }

@@ -4,7 +4,8 @@
 //! target that belongs to none or to two is an error. A file `tests/SERVER_*.rs` of any crate needs servers of that kind,
 //! `tests/root_*.rs` needs root.
 
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, STRACE};
+use testkit::Kubernetes;
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, STRACE};
 
 use crate::Result;
 use crate::targets::{SERVERS, Target};
@@ -102,5 +103,14 @@ pub(crate) const GROUPS: &[Group] = &[
         about: "everything that needs etcd servers, and strace",
         needs: &[&ETCD_3_4, &ETCD_3_5, &STRACE, &FAKETIME],
         steps: &[Step::Tests(|t| t.needs("etcd"))],
+    },
+    Group {
+        name: "kubernetes",
+        about: "everything that needs a Kubernetes API server, which is built from its Go module, and strace",
+        needs: &[&ETCD_3_5, &KUBECTL, &STRACE, &FAKETIME],
+        steps: &[
+            Step::Check("kube-apiserver", || Kubernetes::prepare().map_err(|e| e.to_string())),
+            Step::Tests(|t| t.needs("kubernetes")),
+        ],
     },
 ];
