@@ -110,13 +110,19 @@ async fn examine_store(args: &DoctorArgs, store: &Store, id: Option<&CandidateId
         Err(error) => report.checks.push(Check::wrong("settings", &error)),
     }
     report.checks.push(Check::new("backend", State::Ok, guarantees.summary));
-    report.checks.push(match store.missing_dir() {
+    let answers = match store.missing_dir() {
         Some(dir) => {
             let detail = format!("there is no directory {} yet; the first run makes it", dir.display());
             Check::new("store", State::Ok, detail)
         }
         None => ask(args, &connection).await,
-    });
+    };
+    if answers.state == State::Ok
+        && let Ok(advice) = connection.advice().await
+    {
+        report.checks.extend(advice.into_iter().map(|line| Check::new("advice", State::Lacking, line)));
+    }
+    report.checks.push(answers);
 }
 
 fn timing(args: &DoctorArgs, connection: &Connection, id: Option<&CandidateId>) -> Result<Timing> {

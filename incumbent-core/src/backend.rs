@@ -200,6 +200,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         campaign: Option<&'a Claim>,
     ) -> Option<BoxStream<'a, Result<()>>>;
 
+    /// What in the store's present state weakens what it promises, for its operator: one line each, with what to change.
+    fn advice(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(core::future::ready(Ok(Vec::new())))
+    }
+
     /// Reads a note.
     fn read_note<'a>(
         &'a self,

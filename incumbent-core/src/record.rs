@@ -98,6 +98,11 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         Box::pin(core::future::ready(false))
     }
 
+    /// See [`Backend::advice`](crate::Backend::advice).
+    fn advice(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(core::future::ready(Ok(Vec::new())))
+    }
+
     /// The campaigns that stand for election, where the store can tell.
     fn candidates<'a>(&'a self, election: &'a ElectionName) -> BoxFuture<'a, Result<Option<Vec<Contender>>>> {
         let _ = election;

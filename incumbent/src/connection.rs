@@ -70,6 +70,14 @@ impl Connection {
         self.handle.guarantees()
     }
 
+    /// What in the store's present state weakens what it promises, for its operator: one line each, with what to change.
+    ///
+    /// # Errors
+    /// Those of the store; none of them is waited out.
+    pub async fn advice(&self) -> Result<Vec<String>> {
+        self.handle.call(|backend| async move { backend.advice().await }).await
+    }
+
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -317,6 +317,10 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
         Some(Box::pin(changes.filter_map(own)))
     }
 
+    fn advice(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        self.store.advice()
+    }
+
     fn read_note<'a>(
         &'a self,
         election: &'a ElectionName,
