@@ -262,6 +262,7 @@ pub(crate) struct FenceArgs {
 pub(crate) enum FenceAction {
     Show(FenceShowArgs),
     Adopt(FenceAdoptArgs),
+    Redis(FenceRedisArgs),
     Sql(FenceSqlArgs),
 }
 
@@ -295,6 +296,22 @@ pub(crate) struct FenceAdoptArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print the script of a fence in Redis
+///
+/// Put it in front of the Lua script that writes. The fence's key is the first key, authority and token are the first arguments.
+#[derive(Debug, Args)]
+pub(crate) struct FenceRedisArgs {
+    /// Instead: the command that makes the fence under this key accept the tokens of another authority
+    #[arg(long, value_name = "KEY", requires = "authority")]
+    pub(crate) adopt: Option<String>,
+    /// With --adopt: who issues the tokens from now on
+    #[arg(long, requires = "adopt")]
+    pub(crate) authority: Option<String>,
+    /// With --adopt: refuse older tokens than this
+    #[arg(long, requires = "adopt", default_value_t = 0)]
+    pub(crate) token: u64,
 }
 
 /// Print the statements of a fence in a database

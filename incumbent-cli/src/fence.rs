@@ -1,13 +1,14 @@
-//! `fence show|adopt|sql`: what a fence has seen, and the operator's act when an election moves to another authority.
+//! `fence show|adopt|redis|sql`: what a fence has seen, and the operator's act when an election moves to another authority.
 
 use std::process::ExitCode;
 
 use incumbent::fence::file::FileFence;
+use incumbent::fence::redis::RedisFence;
 use incumbent::fence::sql::SqlFence;
 use incumbent::{Authority, FencingToken, HighWater};
 use serde::Serialize;
 
-use crate::args::{FenceAction, FenceAdoptArgs, FenceShowArgs, FenceSqlArgs};
+use crate::args::{FenceAction, FenceAdoptArgs, FenceRedisArgs, FenceShowArgs, FenceSqlArgs};
 use crate::exit;
 use crate::output::{Answer, conclude, print, print_json};
 
@@ -15,6 +16,7 @@ pub(crate) fn fence(action: &FenceAction) -> ExitCode {
     match action {
         FenceAction::Show(args) => conclude(args.json, show(args)),
         FenceAction::Adopt(args) => conclude(args.json, adopt(args)),
+        FenceAction::Redis(args) => conclude(false, redis(args)),
         FenceAction::Sql(args) => conclude(false, sql(args)),
     }
 }
@@ -49,6 +51,16 @@ fn adopt(args: &FenceAdoptArgs) -> Answer {
         let (before, now) = (in_words(before.as_ref()), in_words(Some(&mark)));
         print(format!("before  {before}\nnow     {now}\n").as_bytes())?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What goes to stdout is a script, or a command for a shell.
+fn redis(args: &FenceRedisArgs) -> Answer {
+    let text = match (&args.adopt, &args.authority) {
+        (Some(key), Some(authority)) => RedisFence::new(key).adopt_text(&mark(authority, args.token)) + "\n",
+        _ => RedisFence::script(""),
+    };
+    print(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -35,6 +35,13 @@ pub const ETCD_3_5: Bundle =
 /// kubectl of Kubernetes 1.20, as in Debian 12.
 pub const KUBECTL: Bundle =
     Bundle { name: "kubectl", suite: "bookworm", packages: &["kubernetes-client"], tool: None };
+/// Redis 7.0, as in Debian 12.
+pub const REDIS: Bundle = Bundle {
+    name: "redis",
+    suite: "bookworm",
+    packages: &["redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1"],
+    tool: None,
+};
 /// strace.
 pub const STRACE: Bundle = Bundle {
     name: "strace",
@@ -54,7 +61,7 @@ pub const GO: Bundle = Bundle {
 };
 
 /// Every bundle.
-pub const BUNDLES: [&Bundle; 6] = [&ETCD_3_4, &ETCD_3_5, &KUBECTL, &STRACE, &FAKETIME, &GO];
+pub const BUNDLES: [&Bundle; 7] = [&ETCD_3_4, &ETCD_3_5, &KUBECTL, &REDIS, &STRACE, &FAKETIME, &GO];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.
@@ -144,7 +151,7 @@ pub fn go() -> Result<Command> {
 }
 
 /// The library directories of an unpacked root; the architecture's own one is named by its triplet.
-fn library_path(root: &Path) -> String {
+pub(crate) fn library_path(root: &Path) -> String {
     let mut dirs = Vec::new();
     for lib in ["lib", "usr/lib"] {
         let Ok(entries) = fs::read_dir(root.join(lib)) else { continue };

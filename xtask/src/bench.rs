@@ -3,6 +3,7 @@
 mod etcd;
 mod file;
 mod library;
+mod redis;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ enum Part {
     File,
     /// etcd, beside etcdctl lock
     Etcd,
+    /// Redis, beside the lock of redis-py
+    Redis,
 }
 
 #[derive(Args)]
@@ -52,6 +55,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Etcd) {
         etcd::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Redis) {
+        redis::measure(&bench, &mut report)?;
     }
     report.finish(options.dry_run)
 }

@@ -23,6 +23,8 @@ enum Backend {
     /// Both versions, one node and three members
     Etcd,
     Kubernetes,
+    /// One server, and a primary with a replica
+    Redis,
 }
 
 impl Backend {
@@ -33,6 +35,9 @@ impl Backend {
             Backend::File => &[("file", 10_000), ("wall_clock", 500)],
             Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500), ("etcd_wall_clock", 500)],
             Backend::Kubernetes => &[("kubernetes_single", 2_000), ("kubernetes_wall_clock", 500)],
+            Backend::Redis => {
+                &[("redis_single", 10_000), ("redis_replicated", 500), ("redis_wall_clock", 500)]
+            }
         }
     }
 }

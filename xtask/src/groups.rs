@@ -5,7 +5,7 @@
 //! `tests/root_*.rs` needs root.
 
 use testkit::Kubernetes;
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, STRACE};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, REDIS, STRACE};
 
 use crate::Result;
 use crate::targets::{SERVERS, Target};
@@ -112,5 +112,11 @@ pub(crate) const GROUPS: &[Group] = &[
             Step::Check("kube-apiserver", || Kubernetes::prepare().map_err(|e| e.to_string())),
             Step::Tests(|t| t.needs("kubernetes")),
         ],
+    },
+    Group {
+        name: "redis",
+        about: "everything that needs Redis servers, and strace",
+        needs: &[&REDIS, &STRACE, &FAKETIME],
+        steps: &[Step::Tests(|t| t.needs("redis"))],
     },
 ];

@@ -7,6 +7,8 @@ pub(crate) mod file;
 mod kubernetes;
 mod memory;
 mod record;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "tls")]
 mod server;
 mod shown;
@@ -74,6 +76,20 @@ pub static REGISTRY: &[Scheme] = &[
         #[cfg(feature = "kubernetes")]
         open: Some(kubernetes::open),
         #[cfg(not(feature = "kubernetes"))]
+        open: None,
+    },
+    Scheme {
+        name: "redis",
+        aliases: &["rediss"],
+        feature: Some("redis"),
+        example: "redis://127.0.0.1:6379",
+        #[cfg(feature = "redis")]
+        guarantees: Some(redis::guarantees),
+        #[cfg(not(feature = "redis"))]
+        guarantees: None,
+        #[cfg(feature = "redis")]
+        open: Some(redis::open),
+        #[cfg(not(feature = "redis"))]
         open: None,
     },
     Scheme {

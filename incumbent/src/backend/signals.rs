@@ -28,6 +28,15 @@ impl Signals {
         }
     }
 
+    /// Tells those who wait for news of `election`, unless there is only one.
+    #[cfg(feature = "redis")]
+    pub(super) fn send_if_shared(&self, election: &str) {
+        let all = self.lock();
+        if let Some(signal) = all.get(election).filter(|signal| signal.receiver_count() > 1) {
+            signal.send_replace(());
+        }
+    }
+
     /// Tells everyone.
     pub(super) fn send_all(&self) {
         self.lock().retain(|_, signal| signal.send(()).is_ok());

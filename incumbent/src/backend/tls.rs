@@ -1,5 +1,6 @@
 //! TLS settings of a backend's URL, read from their files at each connect, so that renewed certificates count.
 
+use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +70,43 @@ pub(crate) fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVeri
     ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has the default protocol versions")
+}
+
+/// What to do about a server that was spoken to in TLS and speaks plain text.
+pub(crate) const NOT_TLS: &str = "it does not speak TLS; use tls=off if that is meant";
+
+/// What to do, if TLS is what failed.
+pub(crate) fn advice(source: &(dyn StdError + 'static)) -> Option<String> {
+    Some(match find(source)? {
+        rustls::Error::InvalidMessage(_) => NOT_TLS.to_owned(),
+        rustls::Error::InvalidCertificate(reason) => format!(
+            "its certificate is not accepted ({reason}); check ca= (the authority that signed it) and server_name="
+        ),
+        rustls::Error::AlertReceived(alert) => refused(&format!("{alert:?}")),
+        other => format!("TLS cannot be agreed: {other}"),
+    })
+}
+
+/// What to do about a server that ended the connection with this alert.
+pub(crate) fn refused(alert: &str) -> String {
+    format!(
+        "it refused the TLS connection ({alert}); check cert= and key= (a client certificate that its authority signed)"
+    )
+}
+
+/// The TLS error in the chain of causes; it hides inside an I/O error, which does not show it as its source.
+pub(crate) fn find<'a>(source: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(source);
+    std::iter::from_fn(|| {
+        let cause = next?;
+        next = cause.source();
+        Some(cause)
+    })
+    .find_map(|cause| {
+        cause
+            .downcast_ref::<rustls::Error>()
+            .or_else(|| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>())
+    })
 }
 
 fn certificates(path: &Path, parameter: &str) -> Result<Vec<CertificateDer<'static>>> {

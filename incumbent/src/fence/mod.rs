@@ -7,14 +7,16 @@
 //! | the resource is | use |
 //! | --- | --- |
 //! | a file, or whatever a lock file can guard | [`file::FileFence`] |
+//! | keys of a Redis | [`redis::RedisFence`], in the script that writes |
 //! | rows of a database | [`sql::SqlFence`], in the transaction that writes |
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
 //!
 //! When an election moves to another authority (another cluster, another state directory), its tokens cannot be compared with the
 //! old ones: the fence refuses them until an operator runs `incumbent fence adopt` (for a file) or what `incumbent fence sql --adopt`
-//! prints (for a database).
+//! and `incumbent fence redis --adopt` print (for a database).
 
 pub mod file;
+pub mod redis;
 pub mod sql;
 
 use incumbent_core::{Error, ErrorKind, HighWater, Result};

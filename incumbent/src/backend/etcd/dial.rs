@@ -82,7 +82,7 @@ impl Dialer {
     async fn objects_to_tls(self) -> Option<String> {
         match self.clone().dial().await {
             Err(failure) => match failure::tls_advice(&failure) {
-                None if self.speaks_plain().await => Some(failure::NOT_TLS.to_owned()),
+                None if self.speaks_plain().await => Some(tls::NOT_TLS.to_owned()),
                 advice => advice,
             },
             // With TLS 1.3 a server objects to a client's certificate after the client's part of the handshake.

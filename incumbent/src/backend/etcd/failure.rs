@@ -6,6 +6,8 @@ use std::error::Error as StdError;
 use incumbent_core::{Error, ErrorKind};
 use tonic::{Code, ConnectError, Status};
 
+use crate::backend::tls;
+
 /// Whether a request could change anything at the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
@@ -120,38 +122,15 @@ fn local(status: Status, host: &str, effect: Effect) -> Error {
 
 /// What to do, if TLS is what failed.
 pub(super) fn tls_advice(source: &(dyn StdError + 'static)) -> Option<String> {
-    let refused = |alert: &str| {
-        format!(
-            "it refused the TLS connection ({alert}); check cert= and key= (a client certificate that its authority signed)"
-        )
-    };
-    match find_tls(source) {
-        Some(rustls::Error::InvalidMessage(_)) => Some(NOT_TLS.to_owned()),
-        Some(rustls::Error::InvalidCertificate(reason)) => Some(format!(
-            "its certificate is not accepted ({reason}); check ca= (the authority that signed it) and server_name="
-        )),
-        Some(rustls::Error::AlertReceived(alert)) => Some(refused(&format!("{alert:?}"))),
-        Some(other) => Some(format!("TLS cannot be agreed: {other}")),
+    tls::advice(source).or_else(|| {
         // Once HTTP/2 has begun, it keeps of an error only the text.
-        None => root(source).strip_prefix("received fatal alert: ").map(refused),
-    }
+        root(source).strip_prefix("received fatal alert: ").map(tls::refused)
+    })
 }
-
-/// What to do about a server that was spoken to in TLS and speaks plain text.
-pub(super) const NOT_TLS: &str = "it does not speak TLS; use tls=off if that is meant";
 
 /// True if `source` is a failed handshake in which the server did speak TLS.
 pub(super) fn is_answer_in_tls(source: &(dyn StdError + 'static)) -> bool {
-    find_tls(source).is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_)))
-}
-
-/// The TLS error in the chain of causes; it hides inside an I/O error, which does not show it as its source.
-fn find_tls<'a>(source: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
-    chain(source).find_map(|cause| {
-        cause
-            .downcast_ref::<rustls::Error>()
-            .or_else(|| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>())
-    })
+    tls::find(source).is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_)))
 }
 
 fn find<'a, T: StdError + 'static>(source: &'a (dyn StdError + 'static)) -> Option<&'a T> {
