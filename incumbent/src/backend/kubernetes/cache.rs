@@ -110,10 +110,10 @@ impl Cache {
         Watching(self, name.to_owned())
     }
 
-    /// A watch came to nothing; how many did in a row.
+    /// A watch came to nothing; how many did in a row, as long as somebody wants it.
     pub(super) fn failed(&self, name: &str) -> u32 {
         let mut all = self.lock();
-        let entry = all.entry(name.to_owned()).or_default();
+        let Some(entry) = all.get_mut(name) else { return 1 };
         entry.failures = entry.failures.saturating_add(1);
         entry.failures
     }
@@ -124,7 +124,7 @@ impl Cache {
 }
 
 fn tidy(all: &mut BTreeMap<String, Entry>, name: &str) {
-    if all.get(name).is_some_and(|entry| !entry.wanted && entry.watches == 0 && entry.failures == 0) {
+    if all.get(name).is_some_and(|entry| !entry.wanted && entry.watches == 0) {
         all.remove(name);
     }
 }
