@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::try_join_all;
+use futures_util::future::{ready, try_join_all};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use incumbent_core::{Acquired, BootInstant, Claim, Renewed};
 
 use super::{Rule, case};
@@ -21,6 +21,8 @@ pub(super) const RULE: Rule = Rule {
     ],
 };
 
+/// How many elections go on at a time where each has a name of its own: a store that waits for a new record takes one ttl for each.
+const AT_A_TIME: usize = 50;
 /// Elections that take turns.
 const ELECTIONS: usize = 8;
 /// What this process may remember of an election that nobody has anything to do with any more, in bytes: how far its tokens have
@@ -73,13 +75,9 @@ async fn h_many_terms_leave_nothing_behind(stage: &Stage) -> Outcome {
 async fn h_many_elections_leave_nothing_behind(stage: &Stage) -> Outcome {
     let handles = [stage.open_unrecorded().await?, stage.open_unrecorded().await?];
     let warm_up = stage.terms.div_ceil(10);
-    for number in 0..warm_up {
-        one_election(stage, &handles, number).await?;
-    }
+    many_elections(stage, &handles, warm_up.max(AT_A_TIME)).await?;
     let before = (resident(), entries("/proc/self/fd"), objects(stage).await?);
-    for number in 0..stage.terms {
-        one_election(stage, &handles, number).await?;
-    }
+    many_elections(stage, &handles, stage.terms).await?;
     let after = (resident(), entries("/proc/self/fd"));
     if let Some(objects_before) = before.2 {
         settles(stage, objects_before + stage.harness.kept() * stage.terms as u64 + 2).await?;
@@ -99,6 +97,11 @@ async fn h_many_elections_leave_nothing_behind(stage: &Stage) -> Outcome {
         stage.terms
     );
     Ok(())
+}
+
+async fn many_elections(stage: &Stage, handles: &[Handle; 2], count: usize) -> Outcome {
+    let elections = stream::iter(0..count).map(|number| one_election(stage, handles, number));
+    elections.buffer_unordered(AT_A_TIME).try_for_each(|()| ready(Ok(()))).await
 }
 
 /// One term in an election of its own: some with hints, some with somebody who waits, some with a renewal or a look.
