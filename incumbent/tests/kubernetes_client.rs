@@ -109,7 +109,8 @@ fn a_leader_asks_six_times_a_minute_and_a_standby_hardly_ever() {
             leader_asked.len(),
             standby_asked.len()
         );
-        assert!(leader_asked.len() <= 12, "{leader_asked:?}");
+        // One more may fall on the edge of the time that is looked at.
+        assert!(leader_asked.len() <= 13, "{leader_asked:?}");
         assert!(leader_asked.len() >= 8, "it must renew: {leader_asked:?}");
         assert!(standby_asked.len() <= 2, "{standby_asked:?}");
         for user in ["leader", "standby"] {
@@ -158,6 +159,7 @@ fn a_watch_that_ends_is_opened_again() {
         assert!(term.is_valid());
         let stopped = now();
         leader.stop(incumbent::StopReason::Shutdown);
+        wait(&mut leader, |event| matches!(event, CampaignEvent::Ended).then_some(())).await;
         elected(&mut standby).await;
         assert!(now().since(stopped) < secs(35), "it waited for the lease instead of being told");
     });
