@@ -308,7 +308,7 @@ fn the_api_servers_traps_are_real() {
 
     server.delete_lease("billing");
     let (done, _, said) = put(&lease);
-    assert!(!done && said.contains("uid"), "with the uid it is refused: {said}");
+    assert!(!done && said.contains("UID"), "with the uid it is refused: {said}");
     let mut without = lease.clone();
     without["metadata"].as_object_mut().expect("metadata").remove("uid");
     let (done, answer, said) = put(&without);
