@@ -54,11 +54,11 @@ pub(super) fn is_final(failure: &RedisError) -> bool {
 
 /// What `failure`, the outcome of a request to `host`, means.
 pub(super) fn explain(failure: RedisError, host: &str, effect: Effect) -> Error {
-    let error = match failure.code() {
+    match failure.code() {
+        // The server's words are all that there is to it.
         Some(code) => of_server(code, failure.detail().unwrap_or_default(), host, effect),
-        None => local(&failure, host).ambiguous(effect == Effect::Write),
-    };
-    error.with_source(failure)
+        None => local(&failure, host).ambiguous(effect == Effect::Write).with_source(failure),
+    }
 }
 
 /// A refusal of the server, by its first word.
@@ -67,6 +67,8 @@ fn of_server(code: &str, detail: &str, host: &str, effect: Effect) -> Error {
     let began = effect == Effect::Write && detail.contains("script:");
     // The place in the script and its hash are of no use to anyone.
     let detail = detail.split(" script: ").next().unwrap_or(detail);
+    // The server's own words tell of HELLO, which nobody here types.
+    let detail = if code == "NOAUTH" { "it wants a password" } else { detail };
     let error =
         |kind, advice: &str| error(kind, host, format_args!("{code} {detail}{advice}")).ambiguous(began);
     match code {
@@ -114,11 +116,7 @@ fn local(failure: &RedisError, host: &str) -> Error {
     match failure.kind() {
         redis::ErrorKind::AuthenticationFailed => {
             let detail = failure.detail().unwrap_or("refused");
-            // The server's own words name what it wants of HELLO, which nobody here types.
-            match detail.contains("NOAUTH") {
-                true => of_server("NOAUTH", "it wants a password", host, Effect::None),
-                false => error(ErrorKind::Denied, host, format_args!("{detail}; check user and password")),
-            }
+            error(ErrorKind::Denied, host, format_args!("{detail}; check user and password"))
         }
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => error(
             ErrorKind::Unavailable,
