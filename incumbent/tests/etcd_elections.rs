@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::StreamExt;
 use incumbent::{
     Campaign, CampaignEvent, Connection, ErrorKind, Leadership, LossReason, Settings, StopReason,
 };
-use incumbent_core::{Acquired, CandidateId, Claim, ElectionName, Nonce};
+use incumbent_core::{Acquired, CandidateId, Claim, ElectionName, HandoverRequest, Nonce, Note, Swapped};
 use testkit::{Etcd, Version, now};
 use tokio::time::{sleep, timeout};
 
@@ -435,6 +436,47 @@ fn the_time_since_which_a_candidate_leads_is_not_that_since_which_it_waited() {
         assert_eq!(leader().await, ("two".to_owned(), None), "it does not know yet that it leads");
         assert!(matches!(backend.try_acquire(&two).await, Ok(Acquired::Granted(_))));
         assert!(leader().await.1.expect("it leads") >= end);
+    });
+}
+
+/// A standby that was frozen while it was handed the election hears of the request and of the leader's end at once, before it
+/// looks. It must not rest on what it saw before.
+#[test]
+fn a_standby_that_hears_of_a_request_and_the_end_at_once_leads() {
+    let etcd = Etcd::single(Version::V3_5).start().expect("etcd starts");
+    run(async {
+        let settings = Settings { ttl: TTL, ..Settings::default() };
+        let backend =
+            incumbent::backend::factory(&etcd.url(), &settings).expect("a valid URL")().expect("etcd");
+        let claim = |id: &str, nonce| Claim {
+            election: ElectionName::new("billing").expect("a name"),
+            id: CandidateId::new(id).expect("an id"),
+            nonce: Nonce(nonce),
+            address: None,
+            ttl: TTL,
+        };
+        let (one, two) = (claim("one", 1), claim("two", 2));
+        let Ok(Acquired::Granted(grant)) = backend.try_acquire(&one).await else {
+            panic!("nobody else is there")
+        };
+        let mut hints = backend.watch(&one.election, Some(&two)).expect("etcd tells of changes");
+        assert!(matches!(backend.try_acquire(&two).await, Ok(Acquired::Held { .. })));
+        // The hints begin to flow, and it comes to rest.
+        let quiet = timeout(Duration::from_millis(500), hints.next()).await;
+        assert!(quiet.is_err(), "nothing has happened");
+        assert!(matches!(backend.try_acquire(&two).await, Ok(Acquired::Held { .. })));
+
+        let request = HandoverRequest { token: grant.token.expect("a token"), to: None };
+        let note = Note::Handover;
+        let asked = backend.swap_note(&one.election, note, None, request.token, request.encode()).await;
+        assert!(matches!(asked, Ok(Swapped::Done { .. })));
+        backend.release(&one, Some(&grant), None).await.expect("an answer");
+        for _ in 0..2 {
+            let heard = timeout(Duration::from_secs(20), hints.next()).await.expect("a hint in time");
+            heard.expect("the stream goes on").expect("no error");
+        }
+        let acquired = backend.try_acquire(&two).await;
+        assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
     });
 }
 

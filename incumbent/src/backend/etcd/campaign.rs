@@ -43,6 +43,9 @@ pub(super) struct Campaign {
     pub(super) leaving: Option<BootInstant>,
     /// What was seen last while it waited, and when.
     seen: Option<(Observation, BootInstant)>,
+    /// An attempt has ended in waiting, and none has begun since. One that was cut short, or found that more was to be done,
+    /// leaves it false: then hints that it has followed up are no reason to rest.
+    resting: bool,
     /// What its hints come from.
     pub(super) targets: watch::Sender<Targets>,
     /// Whether its watches have been silent; empty without watches.
@@ -85,11 +88,18 @@ impl Campaign {
             asked_at: now,
             leaving: None,
             seen: None,
+            resting: false,
             targets: watch::Sender::default(),
             quiet: Vec::new(),
             stale: false,
             obeyed: 0,
         }
+    }
+
+    /// An attempt begins.
+    fn begin(&mut self) {
+        self.stale = false;
+        self.resting = false;
     }
 
     /// It is over; what it left is to be removed.
@@ -119,6 +129,7 @@ impl Campaign {
         let leader = look.first.as_ref().map(keys::leader);
         let observation = Observation { leader, candidates: None };
         self.seen = Some((observation.clone(), clock::now()));
+        self.resting = true;
         let target = |kv: KeyValue| (kv.key, look.revision + 1);
         let ahead = look.ahead.map(target);
         let first =
@@ -231,7 +242,8 @@ impl Shared {
         }
         match &campaign.seen {
             Some((observation, at))
-                if !campaign.stale
+                if campaign.resting
+                    && !campaign.stale
                     && !campaign.quiet.is_empty()
                     && campaign.quiet.iter().all(Quiet::holds)
                     && clock::now() < *at + LOOK_AT_LEAST =>
@@ -267,7 +279,7 @@ impl Shared {
             let old = state.campaigns.get(name).and_then(|campaign| campaign.key.clone());
             let key = old.unwrap_or_else(|| state.new_name(&self.keys, &name.0, lease));
             let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
-            campaign.stale = false;
+            campaign.begin();
             campaign.key = Some(key.clone());
             campaign.sending(&key, lease);
             key
@@ -339,7 +351,7 @@ impl Shared {
         let note_known = {
             let mut state = self.state();
             let Some(campaign) = state.campaigns.get_mut(name) else { return Ok(None) };
-            campaign.stale = false;
+            campaign.begin();
             campaign.obeyed
         };
         let (first, end) = self.keys.election(&name.0);
