@@ -42,6 +42,37 @@ pub const REDIS: Bundle = Bundle {
     packages: &["redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1"],
     tool: None,
 };
+/// PgBouncer, as in Debian 12.
+pub const PGBOUNCER: Bundle = Bundle {
+    name: "pgbouncer",
+    suite: "bookworm",
+    packages: &["pgbouncer", "libc-ares2", "libevent-2.1-7", "libssl3"],
+    tool: None,
+};
+/// PostgreSQL 15, as in Debian 12.
+pub const POSTGRES: Bundle = Bundle {
+    name: "postgres",
+    suite: "bookworm",
+    packages: &[
+        "postgresql-15",
+        "postgresql-client-15",
+        "libgssapi-krb5-2",
+        "libicu72",
+        "libk5crypto3",
+        "libkeyutils1",
+        "libkrb5-3",
+        "libkrb5support0",
+        "libldap-2.5-0",
+        "liblz4-1",
+        "libpq5",
+        "libreadline8",
+        "libsasl2-2",
+        "libssl3",
+        "libxml2",
+        "libxslt1.1",
+    ],
+    tool: None,
+};
 /// strace.
 pub const STRACE: Bundle = Bundle {
     name: "strace",
@@ -61,7 +92,9 @@ pub const GO: Bundle = Bundle {
 };
 
 /// Every bundle.
-pub const BUNDLES: [&Bundle; 7] = [&ETCD_3_4, &ETCD_3_5, &KUBECTL, &REDIS, &STRACE, &FAKETIME, &GO];
+pub const BUNDLES: &[&Bundle] = &[
+    &ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO,
+];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.
