@@ -348,6 +348,9 @@ pub(crate) struct DoctorArgs {
     pub(crate) id: Option<CandidateId>,
     #[command(flatten)]
     pub(crate) term: TermArgs,
+    /// Instead: print what an administrator runs in a database whose user may not make tables
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) print_schema: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

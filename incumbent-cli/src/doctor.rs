@@ -67,6 +67,11 @@ pub(crate) fn doctor(args: &DoctorArgs) -> ExitCode {
 }
 
 async fn examine(args: &DoctorArgs) -> Answer {
+    if args.print_schema {
+        let store = Store::choose(&args.store, Some(&args.term))?;
+        print(incumbent::backend::schema(&store.url)?.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut report = Report { settings: Vec::new(), consequences: Vec::new(), checks: Vec::new() };
     let id = match identity::choose(args.id.as_ref()) {
         Ok((id, from)) => {

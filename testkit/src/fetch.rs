@@ -92,9 +92,8 @@ pub const GO: Bundle = Bundle {
 };
 
 /// Every bundle.
-pub const BUNDLES: &[&Bundle] = &[
-    &ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO,
-];
+pub const BUNDLES: &[&Bundle] =
+    &[&ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.

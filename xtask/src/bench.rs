@@ -3,6 +3,7 @@
 mod etcd;
 mod file;
 mod library;
+mod postgres;
 mod redis;
 mod report;
 
@@ -28,6 +29,8 @@ enum Part {
     Etcd,
     /// Redis, beside the lock of redis-py
     Redis,
+    /// PostgreSQL, beside pg_advisory_lock
+    Postgres,
 }
 
 #[derive(Args)]
@@ -58,6 +61,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Redis) {
         redis::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Postgres) {
+        postgres::measure(&bench, &mut report)?;
     }
     report.finish(options.dry_run)
 }

@@ -25,6 +25,8 @@ enum Backend {
     Kubernetes,
     /// One server, and a primary with a replica
     Redis,
+    /// Directly, and through a transaction pooler
+    Postgres,
 }
 
 impl Backend {
@@ -38,6 +40,7 @@ impl Backend {
             Backend::Redis => {
                 &[("redis_single", 10_000), ("redis_replicated", 500), ("redis_wall_clock", 500)]
             }
+            Backend::Postgres => &[("postgres_single", 10_000), ("postgres_wall_clock", 500)],
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `tests/root_*.rs` needs root.
 
 use testkit::Kubernetes;
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, REDIS, STRACE};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE};
 
 use crate::Result;
 use crate::targets::{SERVERS, Target};
@@ -118,5 +118,11 @@ pub(crate) const GROUPS: &[Group] = &[
         about: "everything that needs Redis servers, and strace",
         needs: &[&REDIS, &STRACE, &FAKETIME],
         steps: &[Step::Tests(|t| t.needs("redis"))],
+    },
+    Group {
+        name: "postgres",
+        about: "everything that needs PostgreSQL and PgBouncer",
+        needs: &[&POSTGRES, &PGBOUNCER, &FAKETIME],
+        steps: &[Step::Tests(|t| t.needs("postgres"))],
     },
 ];

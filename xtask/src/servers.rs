@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, KUBECTL, REDIS};
-use testkit::{Etcd, Kubernetes, Redis, Version, fetch, wait_until};
+use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, KUBECTL, POSTGRES, REDIS};
+use testkit::{Etcd, Kubernetes, Postgres, Redis, Version, fetch, wait_until};
 
 use crate::Result;
 
@@ -48,6 +48,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "etcd-3.4-cluster", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 3, dir) },
     Kind { name: "kubernetes", bundle: &KUBECTL, start: kubernetes },
     Kind { name: "redis", bundle: &REDIS, start: redis },
+    Kind { name: "postgres", bundle: &POSTGRES, start: postgres },
 ];
 
 fn etcd(version: Version, members: usize, dir: &Path) -> testkit::Result<Running> {
@@ -64,6 +65,11 @@ fn kubernetes(dir: &Path) -> testkit::Result<Running> {
 fn redis(dir: &Path) -> testkit::Result<Running> {
     let redis = Redis::single().dir(dir).start()?;
     Ok(Running::new(redis.url(), redis.leave_running()))
+}
+
+fn postgres(dir: &Path) -> testkit::Result<Running> {
+    let postgres = Postgres::options().dir(dir).start()?;
+    Ok(Running::new(postgres.url(), postgres.leave_running()))
 }
 
 /// What is kept of a server that runs, beside its data.

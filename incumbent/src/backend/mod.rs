@@ -6,6 +6,8 @@ pub(crate) mod file;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 #[cfg(feature = "redis")]
 mod redis;
@@ -13,6 +15,8 @@ mod redis;
 mod server;
 mod shown;
 mod signals;
+#[cfg(feature = "sql")]
+mod sql;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -93,6 +97,20 @@ pub static REGISTRY: &[Scheme] = &[
         open: None,
     },
     Scheme {
+        name: "postgres",
+        aliases: &["postgresql"],
+        feature: Some("postgres"),
+        example: "postgres://app@127.0.0.1/app",
+        #[cfg(feature = "postgres")]
+        guarantees: Some(postgres::guarantees),
+        #[cfg(not(feature = "postgres"))]
+        guarantees: None,
+        #[cfg(feature = "postgres")]
+        open: Some(postgres::open),
+        #[cfg(not(feature = "postgres"))]
+        open: None,
+    },
+    Scheme {
         name: "memory",
         aliases: &[],
         feature: None,
@@ -110,6 +128,21 @@ pub static REGISTRY: &[Scheme] = &[
 /// As [`connect`](crate::connect).
 pub fn factory(url: &str, settings: &Settings) -> Result<Factory> {
     Ok(open(url, *settings)?.factory)
+}
+
+/// What an administrator runs in the store, where the user in `url` may not make tables himself: the tables, and what the user needs
+/// to use them.
+///
+/// # Errors
+/// As [`connect`](crate::connect); [`ErrorKind::Unsupported`] if this kind of store has no tables.
+pub fn schema(url: &str) -> Result<String> {
+    open(url, Settings::default())?;
+    let url = StoreUrl::parse(url)?;
+    match url.scheme.as_str() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => postgres::schema(&url),
+        _ => Err(Error::new(ErrorKind::Unsupported, format!("{}: has no tables to make", url.scheme))),
+    }
 }
 
 /// A URL that was understood.

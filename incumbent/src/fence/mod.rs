@@ -9,6 +9,7 @@
 //! | a file, or whatever a lock file can guard | [`file::FileFence`] |
 //! | keys of a Redis | [`redis::RedisFence`], in the script that writes |
 //! | rows of a database | [`sql::SqlFence`], in the transaction that writes |
+//! | rows of the PostgreSQL that holds the election too | [`sql::begin_proven_text`], and no fence |
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
 //!
 //! When an election moves to another authority (another cluster, another state directory), its tokens cannot be compared with the

@@ -5,32 +5,54 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
 use std::str::FromStr;
+use std::time::Duration;
 
 use incumbent_core::{Admission, Authority, Error, ErrorKind, FencingToken, HighWater, Result};
+
+use crate::clock;
+use crate::leadership::{Leadership, Lost};
+
+/// How long a request to cancel may take.
+const CANCEL: Duration = Duration::from_secs(1);
 
 /// Whose SQL is spoken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
+    /// PostgreSQL 14 and later.
+    Postgres,
     /// SQLite 3.24 and later. Begin the transaction with `BEGIN IMMEDIATE`.
     Sqlite,
 }
 
 impl Dialect {
     /// All of them.
-    pub const ALL: &[Dialect] = &[Dialect::Sqlite];
+    pub const ALL: &[Dialect] = &[Dialect::Postgres, Dialect::Sqlite];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Dialect::Postgres => "postgres",
             Dialect::Sqlite => "sqlite",
         }
     }
 
-    /// Makes the table `incumbent_fence`, if it is not there. No parameters.
+    /// A text as its SQL writes it.
+    fn literal(self, text: &str) -> String {
+        let quoted = text.replace('\'', "''");
+        match self {
+            Dialect::Postgres if text.contains('\\') => format!("E'{}'", quoted.replace('\\', "\\\\")),
+            _ => format!("'{quoted}'"),
+        }
+    }
+
+    /// Makes the table `incumbent_fence`, if it is not there, and the functions on it. No parameters.
     pub fn ddl(self) -> &'static str {
         match self {
+            Dialect::Postgres => include_str!("postgres.sql").trim_ascii_end(),
             Dialect::Sqlite => {
                 "CREATE TABLE IF NOT EXISTS incumbent_fence (
     name TEXT NOT NULL PRIMARY KEY,
@@ -45,6 +67,11 @@ impl Dialect {
     /// Locks the fence's row until the transaction ends and raises it if the token is higher. Parameters: name, authority, token.
     pub fn raise(self) -> &'static str {
         match self {
+            // Where it would be refused, the row that is read next says why.
+            Dialect::Postgres => {
+                "SELECT incumbent_fence_guard($1, $2, $3)
+WHERE NOT EXISTS (SELECT FROM incumbent_fence WHERE name = $1 AND (v <> 1 OR authority <> $2 OR token > $3))"
+            }
             Dialect::Sqlite => {
                 "INSERT INTO incumbent_fence (name, v, authority, token) VALUES (?1, 1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token
@@ -58,6 +85,7 @@ WHERE incumbent_fence.v = 1
     /// The authority and the token that stand there; no row if a newer release wrote it. Parameter: name.
     pub fn read(self) -> &'static str {
         match self {
+            Dialect::Postgres => "SELECT authority, token FROM incumbent_fence WHERE name = $1 AND v = 1",
             Dialect::Sqlite => "SELECT authority, token FROM incumbent_fence WHERE name = ?1 AND v = 1",
         }
     }
@@ -65,6 +93,11 @@ WHERE incumbent_fence.v = 1
     /// Accepts an authority and a token whatever was there: an operator's act. Parameters: name, authority, token.
     pub fn adopt(self) -> &'static str {
         match self {
+            Dialect::Postgres => {
+                "INSERT INTO incumbent_fence (name, v, authority, token) VALUES ($1, 1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET authority = excluded.authority, token = excluded.token
+WHERE incumbent_fence.v = 1"
+            }
             Dialect::Sqlite => {
                 "INSERT INTO incumbent_fence (name, v, authority, token) VALUES (?1, 1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE SET authority = excluded.authority, token = excluded.token
@@ -164,21 +197,94 @@ impl SqlFence {
     /// # Errors
     /// [`ErrorKind::Unsupported`]: the token does not fit into the table.
     pub fn adopt_text(&self, mark: &HighWater) -> Result<String> {
-        let values = [literal(&self.name), literal(mark.authority.as_str()), bigint(mark)?.to_string()];
-        let mut pieces = self.dialect.adopt().split('?');
+        let values = self.values(mark)?;
+        let mut pieces = self.dialect.adopt().split(['?', '$']);
         let mut text = pieces.next().unwrap_or_default().to_owned();
         for (value, piece) in values.iter().zip(pieces) {
-            // What follows the question mark is the parameter's number; they stand in order.
+            // What follows the mark is the parameter's number; they stand in order.
             text += value;
             text += piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
         }
         Ok(text)
     }
+
+    /// What raises the fence to the token of this term, as a statement for PostgreSQL: once in a term, before anything is read.
+    /// It waits for transactions of older terms, and ends those that are still under way after a second.
+    ///
+    /// # Errors
+    /// As [`Leadership::mark`]; [`ErrorKind::Unsupported`] for another dialect.
+    pub fn raise_text(&self, leadership: &Leadership) -> Result<String> {
+        self.needs_postgres()?;
+        let [name, authority, token] = self.values(&leadership.mark()?)?;
+        Ok(format!("SELECT incumbent_fence_raise({name}, {authority}, {token})"))
+    }
+
+    /// What begins a guarded transaction on PostgreSQL, as text for one round trip (libpq's `PQexec`, tokio-postgres's
+    /// `batch_execute`). Until it commits nobody raises the fence; transactions of one term run beside each other. The server ends
+    /// each statement, and the transaction if it idles, when the lease is over.
+    ///
+    /// # Errors
+    /// As [`raise_text`](SqlFence::raise_text). What the server refuses has SQLSTATE `FENCE`.
+    pub fn begin_text(&self, leadership: &Leadership) -> Result<String> {
+        self.needs_postgres()?;
+        let [name, authority, token] = self.values(&leadership.mark()?)?;
+        Ok(format!(
+            "BEGIN; SELECT incumbent_fence_guard({name}, {authority}, {token}, {})",
+            rest_ms(leadership)
+        ))
+    }
+
+    fn needs_postgres(&self) -> Result<()> {
+        if self.dialect == Dialect::Postgres {
+            return Ok(());
+        }
+        let text = format!("the dialect {} has no such statement; use `admit`", self.dialect);
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
+
+    fn values(&self, mark: &HighWater) -> Result<[String; 3]> {
+        let literal = |text: &str| self.dialect.literal(text);
+        Ok([literal(&self.name), literal(mark.authority.as_str()), bigint(mark)?.to_string()])
+    }
 }
 
-/// A text as SQL writes it.
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+/// What begins a transaction on PostgreSQL that commits only as long as the term's own record there says that it leads, so that
+/// nothing else needs to be fenced: for data in the very database that is the election's authority. `schema` is the one in the
+/// backend's URL (`incumbent` if it names none). As [`SqlFence::begin_text`] otherwise.
+///
+/// # Errors
+/// As [`Leadership::mark`].
+pub fn begin_proven_text(leadership: &Leadership, schema: &str) -> Result<String> {
+    let mark = leadership.mark()?;
+    let schema = schema.replace('"', "\"\"");
+    let election = Dialect::Postgres.literal(leadership.election().as_str());
+    Ok(format!("BEGIN; SELECT \"{schema}\".prove({election}, {}, {})", bigint(&mark)?, rest_ms(leadership)))
+}
+
+/// How much is left of the lease, in whole milliseconds.
+fn rest_ms(leadership: &Leadership) -> i32 {
+    let rest = leadership.valid_until().since(clock::now());
+    i32::try_from(rest.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+/// Runs SQL `work` as long as the term lasts. When the term ends first, `cancel` asks the server to stop (a cancel request): a
+/// future that is dropped leaves the server at work. It gets a second for that; then `work` is dropped.
+///
+/// # Errors
+/// [`Lost`] if the term ended first.
+pub async fn guard<F: Future, C: Future>(
+    leadership: &Leadership,
+    work: F,
+    cancel: impl FnOnce() -> C,
+) -> Result<F::Output, Lost> {
+    let mut work = pin!(work);
+    match leadership.guard(work.as_mut()).await {
+        Ok(done) => Ok(done),
+        Err(lost) => {
+            let _ = tokio::time::timeout(CANCEL, cancel()).await;
+            Err(lost)
+        }
+    }
 }
 
 /// Judges `mark` by the row that [`Dialect::read`] gave after [`Dialect::raise`] in the same transaction.

@@ -31,7 +31,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one in front of `postgres`, which keeps at most five connections to it.
+    /// Starts one in front of `postgres`, which keeps at most twenty connections to it.
     pub fn start(postgres: &Postgres, mode: PoolMode) -> Result<PgBouncer> {
         let root = PGBOUNCER.ensure()?;
         let dir = run_dir("pgbouncer");
@@ -49,7 +49,7 @@ impl PgBouncer {
             "pgbouncer.ini",
             format!(
                 "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
-                 unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {}\npool_mode = {mode}\ndefault_pool_size = 5\n\
+                 unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {}\npool_mode = {mode}\ndefault_pool_size = 20\nserver_login_retry = 1\n\
                  max_client_conn = 500\n",
                 postgres.port.number(),
                 port.number(),
