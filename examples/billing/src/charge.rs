@@ -42,7 +42,10 @@ pub fn charge(leadership: &Leadership, path: &Path, fenced: bool, gate: Gate) ->
 
     let checkpoint = leadership.checkpoint();
     let mut last: i64 = match blocking::wait(checkpoint.get())? {
-        Some(left) => std::str::from_utf8(&left)?.parse()?,
+        Some(left) => std::str::from_utf8(&left)
+            .ok()
+            .and_then(|last| last.parse().ok())
+            .ok_or("the checkpoint of this election is not the number of a subscription")?,
         None => 0,
     };
     gate.say(format_args!("from {last}"));

@@ -11,7 +11,7 @@ use incumbent::blocking::{self, Shutdown};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-const USAGE: &str = "usage: billing-worker [--unfenced] [--driven] LEDGER URL ID";
+const USAGE: &str = "usage: billing-worker [--unfenced] [--driven] LEDGER URL ELECTION ID";
 
 fn main() -> Result<(), Error> {
     let (mut fenced, mut gate, mut names) = (true, Gate { driven: false }, Vec::new());
@@ -22,10 +22,10 @@ fn main() -> Result<(), Error> {
             _ => names.push(arg),
         }
     }
-    let [ledger, url, id] = <[String; 3]>::try_from(names).map_err(|_| USAGE)?;
+    let [ledger, url, election, id] = <[String; 4]>::try_from(names).map_err(|_| USAGE)?;
     let ledger = PathBuf::from(ledger);
 
-    let election = billing::connect(&url)?.election("billing");
+    let election = billing::connect(&url)?.election(election);
     let end = blocking::run_until(election.candidate(id), &on_signal()?, |leadership| {
         if let Some(token) = leadership.token() {
             gate.say(format_args!("leading {token}"));

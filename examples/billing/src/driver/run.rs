@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use incumbent::clock;
+use incumbent::{BootInstant, clock};
 use rustix::process::Signal;
 
 use super::replica::{Replica, Said, Word, name};
@@ -79,6 +79,12 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
     let (words, heard) = mpsc::channel();
     let mut run = Run {
         ledger: Ledger::open(&plan.ledger)?,
+        // Each ledger has an election, and with it a checkpoint, of its own: a store outlives the run.
+        election: format!(
+            "billing-{}-{}",
+            std::process::id(),
+            clock::now().since(BootInstant::ZERO).as_millis()
+        ),
         plan,
         words,
         heard,
@@ -106,6 +112,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
 }
 
 struct Run {
+    election: String,
     plan: Plan,
     ledger: Ledger,
     words: Sender<Said>,
@@ -125,7 +132,7 @@ impl Run {
     fn start(&self, number: usize) -> Result<Replica, Error> {
         let mut worker = Command::new(&self.plan.worker);
         worker.arg("--driven").args((!self.plan.fenced).then_some("--unfenced"));
-        worker.arg(&self.plan.ledger).arg(&self.plan.on).arg(name(number));
+        worker.arg(&self.plan.ledger).arg(&self.plan.on).arg(&self.election).arg(name(number));
         Ok(Replica::start(number, &mut worker, self.words.clone())?)
     }
 
