@@ -2,7 +2,7 @@
 //!
 //! [`Guardian`] is the parent's side, [`guardian_main`] the process itself. Between them goes a socket; both read the
 //! deadline from the term's [lease file](incumbent_core::lease_file), and at the deadline both kill. The guardian kills, too,
-//! when the parent dies; the parent does when the guardian dies or is frozen. Nothing here knows of elections, networks
+//! when the parent dies; the parent does when the guardian dies, or is frozen when it has to kill. Nothing here knows of elections, networks
 //! or runtimes.
 //!
 //! On Linux the tree is everything that descends from the command, wherever it went: the guardian and the parent are
