@@ -1,11 +1,12 @@
 //! H, hygiene: after many elections no leaked session, lease, row or connection; no busy loop; no growth.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::{ready, try_join_all};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use incumbent_core::{Acquired, BootInstant, Claim, Renewed};
+use incumbent_core::{Acquired, BootInstant, Claim, ElectionName, Renewed};
 
 use super::{Rule, case};
 use crate::clock::now;
@@ -30,18 +31,35 @@ const ELECTIONS: usize = 8;
 const REMEMBERED: u64 = 2048;
 /// By how much the memory of this process may grow: a share, and what an allocator may keep besides.
 const GROWTH: (f64, u64) = (0.05, 256 * 1024);
+const ROUNDS: u32 = 3;
 
 /// Objects in the store and memory of this process, after a tenth of the terms and after all of them.
 async fn h_many_terms_leave_nothing_behind(stage: &Stage) -> Outcome {
     let handles = [stage.open_unrecorded().await?, stage.open_unrecorded().await?];
     let elections: Vec<_> = (0..ELECTIONS).map(|_| stage.election()).collect();
-    let mut term = 0;
     let warm_up = stage.terms.div_ceil(10).max(ELECTIONS * 4);
-    let mut before = None;
-    while term < stage.terms + warm_up {
-        if term == warm_up {
-            before = Some((resident(), objects(stage).await?));
-        }
+    many_terms(stage, &handles, &elections, 0..warm_up).await?;
+    let objects_before = objects(stage).await?;
+    let mut term = warm_up;
+    does_not_grow(stage, 0, "terms", async || {
+        let first = term;
+        term += stage.terms;
+        many_terms(stage, &handles, &elections, first..term).await
+    })
+    .await?;
+    match objects_before {
+        Some(before) => settles(stage, before + 2).await,
+        None => Ok(()),
+    }
+}
+
+async fn many_terms(
+    stage: &Stage,
+    handles: &[Handle; 2],
+    elections: &[ElectionName],
+    terms: Range<usize>,
+) -> Outcome {
+    for term in terms {
         // One lost answer among ten, one renewal among three, one look among five.
         let (handle, election) = (&handles[(term / ELECTIONS) % 2], &elections[term % ELECTIONS]);
         let claim = stage.claim(election, "c");
@@ -54,20 +72,7 @@ async fn h_many_terms_leave_nothing_behind(stage: &Stage) -> Outcome {
         }
         let known = (term % 10 != 0).then_some(&grant);
         stage.release(handle, &claim, known).await?;
-        term += 1;
     }
-    let Some((resident_before, objects_before)) = before else { return Ok(()) };
-    let resident_after = resident();
-    if let Some(objects_before) = objects_before {
-        settles(stage, objects_before + 2).await?;
-    }
-    let (Some(before), Some(after)) = (resident_before, resident_after) else { return Ok(()) };
-    let allowed = (before as f64 * GROWTH.0) as u64 + GROWTH.1;
-    ensure!(
-        after <= before + allowed,
-        "{} terms let the process grow from {before} to {after} bytes",
-        stage.terms
-    );
     Ok(())
 }
 
@@ -76,26 +81,44 @@ async fn h_many_elections_leave_nothing_behind(stage: &Stage) -> Outcome {
     let handles = [stage.open_unrecorded().await?, stage.open_unrecorded().await?];
     let warm_up = stage.terms.div_ceil(10);
     many_elections(stage, &handles, warm_up.max(AT_A_TIME)).await?;
-    let before = (resident(), entries("/proc/self/fd"), objects(stage).await?);
-    many_elections(stage, &handles, stage.terms).await?;
-    let after = (resident(), entries("/proc/self/fd"));
-    if let Some(objects_before) = before.2 {
-        settles(stage, objects_before + stage.harness.kept() * stage.terms as u64 + 2).await?;
+    let (descriptors_before, objects_before) = (entries("/proc/self/fd"), objects(stage).await?);
+    let mut elections = 0;
+    does_not_grow(stage, REMEMBERED, "elections", async || {
+        elections += stage.terms as u64;
+        many_elections(stage, &handles, stage.terms).await
+    })
+    .await?;
+    if let Some(objects_before) = objects_before {
+        settles(stage, objects_before + stage.harness.kept() * elections + 2).await?;
     }
-    if let (Some(before), Some(after)) = (before.1, after.1) {
+    if let (Some(before), Some(after)) = (descriptors_before, entries("/proc/self/fd")) {
+        ensure!(after <= before + 3, "{elections} elections took the descriptors from {before} to {after}");
+    }
+    Ok(())
+}
+
+/// Does the work again while the memory of this process grows by more than its allowance, up to [`ROUNDS`] times: threads that
+/// a busy machine made this process start stay for a while and grow it once, what leaks grows it every time.
+async fn does_not_grow(
+    stage: &Stage,
+    remembered: u64,
+    what: &str,
+    mut work: impl AsyncFnMut() -> Outcome,
+) -> Outcome {
+    for round in 1..=ROUNDS {
+        let before = resident();
+        work().await?;
+        let (Some(before), Some(after)) = (before, resident()) else { break };
+        let allowed = (before as f64 * GROWTH.0) as u64 + GROWTH.1 + remembered * stage.terms as u64;
+        if after <= before + allowed {
+            break;
+        }
         ensure!(
-            after <= before + 3,
-            "{} elections took the descriptors from {before} to {after}",
+            round < ROUNDS,
+            "each time {} {what} let the process grow, at last from {before} to {after} bytes",
             stage.terms
         );
     }
-    let (Some(before), Some(after)) = (before.0, after.0) else { return Ok(()) };
-    let allowed = (before as f64 * GROWTH.0) as u64 + GROWTH.1 + REMEMBERED * stage.terms as u64;
-    ensure!(
-        after <= before + allowed,
-        "{} elections let the process grow from {before} to {after} bytes",
-        stage.terms
-    );
     Ok(())
 }
 
