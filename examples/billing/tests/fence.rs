@@ -190,7 +190,7 @@ fn dialects_have_names() {
         assert_eq!(dialect.to_string().parse::<Dialect>().unwrap(), *dialect);
     }
     let unknown = "oracle".parse::<Dialect>().unwrap_err();
-    assert!(unknown.to_string().contains("known are sqlite"), "{unknown}");
+    assert!(unknown.to_string().contains("known are postgres, sqlite"), "{unknown}");
 }
 
 /// The auditor sees what it is there to see.
