@@ -201,6 +201,8 @@ fn an_operator_sees_who_leads_and_hands_over() {
     let second = wait_leading(&b, 1);
     assert!(second > first);
     observer.wait_line(|line| line.contains(&second.to_string()), SOON);
+    // Until then it stays away, and who resigns may well be back first.
+    wait_standby(&a);
     let (status, _, err) = world.output(&["resign", "billing", "--on", &on]);
     assert_eq!(status, 0, "{err}");
     wait_leading(&a, 2);
