@@ -168,11 +168,9 @@ fn copy_tree(from: &Path, to: &Path) {
     );
 }
 
-/// Through the pooler only with `INCUMBENT_POOLED=1`: there, candidates that wait ask more often than rule H allows.
 fn main() -> ExitCode {
-    let mut suites = vec![Suite::new(Server::new(false)).label("postgres")];
-    if std::env::var_os("INCUMBENT_POOLED").is_some() {
-        suites.push(Suite::new(Server::new(true)).label("postgres_pooled"));
-    }
-    Suite::main_of(suites)
+    Suite::main_of(vec![
+        Suite::new(Server::new(false)).label("postgres"),
+        Suite::new(Server::new(true)).label("postgres_pooled"),
+    ])
 }

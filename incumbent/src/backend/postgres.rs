@@ -144,7 +144,7 @@ impl PostgresStore {
             spare: Mutex::default(),
             waiting: Semaphore::new(WAITING),
             limit,
-            hints: Arc::new(Hints::new((ttl / 15).clamp(Duration::from_millis(100), Duration::from_secs(5)))),
+            hints: Arc::new(Hints::new((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(5)))),
             listening: Once::new(),
             listener: std::sync::Mutex::default(),
             guarantees: guarantees(),
