@@ -140,9 +140,9 @@ fn token(token: TokenSource) -> &'static str {
 
 /// The longest fail-over with the default settings, as `doctor` tells it.
 fn takeover(promised: &Guarantees) -> String {
-    let bound = |timing: Timing| timing.crash_failover_max(promised.takeover_max(timing.ttl));
+    let takeover = |timing: Timing| timing.crash_failover_max(promised.takeover_max(timing.ttl));
     match Timing::new(&Settings::default(), promised) {
-        Ok(timing) => format!("≤ {}", text::span(bound(timing))),
+        Ok(timing) => format!("≤ {}", text::bound(takeover(timing))),
         Err(_) => "-".to_owned(), // the default ttl is below this backend's shortest
     }
 }

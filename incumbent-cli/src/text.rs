@@ -25,6 +25,19 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
+/// The longest that something takes: as [`span`], but never less than it is.
+pub(crate) fn bound(longest: Duration) -> String {
+    let millis = longest.as_nanos().div_ceil(1_000_000) as u64;
+    let grain = match millis {
+        0..1_000 => 1,
+        1_000..10_000 => 100,
+        10_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    span(Duration::from_millis(millis.next_multiple_of(grain)))
+}
+
 /// The text with its control characters written out: what anyone can put into a store breaks no line and drives no terminal.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
@@ -151,5 +164,26 @@ mod tests {
         for (millis, text) in cases {
             assert_eq!(span(Duration::from_millis(millis)), text, "{millis} ms");
         }
+    }
+
+    #[test]
+    fn a_bound_is_rounded_up() {
+        let cases = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_001, "1.1 s"),
+            (1_100, "1.1 s"),
+            (9_901, "10 s"),
+            (18_265, "19 s"),
+            (18_000, "18 s"),
+            (59_001, "1 min"),
+            (61_001, "1 min 2 s"),
+            (3_600_001, "1 h 1 min"),
+            (86_400_001, "1 d 1 h"),
+        ];
+        for (millis, text) in cases {
+            assert_eq!(bound(Duration::from_millis(millis)), text, "{millis} ms");
+        }
+        assert_eq!(bound(Duration::from_nanos(1)), "1 ms");
     }
 }
