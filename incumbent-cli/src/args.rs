@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use incumbent::fence::sql::Dialect;
@@ -89,7 +90,7 @@ pub(crate) struct TermArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = exit::RUN, override_usage = "incumbent run [OPTIONS] <ELECTION> -- <COMMAND>...")]
 pub(crate) struct RunArgs {
-    /// The election: 1 to 128 of A-Z a-z 0-9 . _ -
+    /// The election: 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit
     #[arg(value_parser = election)]
     pub(crate) election: ElectionName,
     #[command(flatten)]
@@ -320,7 +321,7 @@ pub(crate) struct FenceRedisArgs {
 #[derive(Debug, Args)]
 pub(crate) struct FenceSqlArgs {
     /// Whose SQL
-    #[arg(long, default_value_t = Dialect::Sqlite)]
+    #[arg(long, default_value_t = Dialect::Sqlite, value_parser = dialects())]
     pub(crate) dialect: Dialect,
     /// Instead: the statement that makes this fence accept the tokens of another authority
     #[arg(long, value_name = "FENCE", requires = "authority")]
@@ -379,8 +380,8 @@ pub(crate) struct CompletionsArgs {
 /// For example: incumbent man run | man -l -
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// The page of this command [default: the overview]
-    pub(crate) command: Option<String>,
+    /// The page of this command, as run or checkpoint get [default: the overview]
+    pub(crate) command: Vec<String>,
 }
 
 /// A duration that may be without bound.
@@ -399,6 +400,11 @@ fn candidate(text: &str) -> Result<CandidateId, &'static str> {
 
 fn address(text: &str) -> Result<String, &'static str> {
     incumbent::check_address(text).map(|()| text.to_owned()).map_err(|_| incumbent::ADDRESS_RULE)
+}
+
+fn dialects() -> impl TypedValueParser<Value = Dialect> {
+    PossibleValuesParser::new(Dialect::ALL.iter().map(|dialect| dialect.name()))
+        .map(|name| name.parse().expect("one of those that are listed"))
 }
 
 fn bound(text: &str) -> Result<Bound, String> {

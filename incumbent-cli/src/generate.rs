@@ -17,7 +17,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
 }
 
 pub(crate) fn man(args: &ManArgs) -> ExitCode {
-    let page = match page(args.command.as_deref()) {
+    let page = match page(&args.command) {
         Ok(page) => page,
         Err(message) => {
             output::tell(&message);
@@ -27,14 +27,18 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
     output::conclude(false, page.and_then(|page| output::print(&page)).map(|()| ExitCode::SUCCESS))
 }
 
-/// The page of a subcommand, or of the whole.
-fn page(of: Option<&str>) -> Result<Result<Vec<u8>>, String> {
+/// The page of a subcommand, one word for each level, or of the whole.
+fn page(of: &[String]) -> Result<Result<Vec<u8>>, String> {
     let mut command = Arguments::command();
     command.build();
-    if let Some(of) = of {
+    for of in of {
         let names: Vec<String> = command.get_subcommands().map(|known| known.get_name().to_owned()).collect();
         let Some(found) = command.find_subcommand(of) else {
-            return Err(format!("there is no command {of}; known are {}", names.join(", ")));
+            return Err(if names.is_empty() {
+                format!("{} has no commands", command.get_bin_name().unwrap_or(NAME))
+            } else {
+                format!("there is no command {of}; known are {}", names.join(", "))
+            });
         };
         command = found.clone();
     }

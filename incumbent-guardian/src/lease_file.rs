@@ -195,7 +195,9 @@ impl LeaseFileReader {
     /// # Errors
     /// Any that opening gives.
     pub fn open(path: &Path) -> io::Result<LeaseFileReader> {
-        Ok(LeaseFileReader { file: File::open(path)? })
+        // A pipe in its place keeps nobody waiting, and reads as empty.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        Ok(LeaseFileReader { file: File::options().read(true).custom_flags(flags).open(path)? })
     }
 
     /// What the file says now. Tries [`READ_ATTEMPTS`] times while the writer is at work.

@@ -213,7 +213,7 @@ fn parse_host(text: &str) -> Result<Host> {
     let shown = text.split(':').next().unwrap_or(text);
     let wrong = || {
         bad(format!(
-            "{shown:?} in the backend URL is no host or host:port; a user goes before an @, as in user@host"
+            "{shown:?} in the backend URL is no host or host:port with a port of 1 to 65535; a user goes before an @, as in user@host"
         ))
     };
     let (name, port) = if let Some(rest) = text.strip_prefix('[') {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use incumbent::fence::sql::{Dialect, SqlFence};
-use incumbent::{ErrorKind, Leadership, blocking};
+use incumbent::{Checkpoint, ErrorKind, Leadership, blocking};
 
 use crate::gate::Gate;
 use crate::ledger::{Booking, Ledger};
@@ -41,7 +41,7 @@ pub fn charge(leadership: &Leadership, path: &Path, fenced: bool, gate: Gate) ->
     }
 
     let checkpoint = leadership.checkpoint();
-    let mut last: i64 = match blocking::wait(checkpoint.get())? {
+    let mut last: i64 = match read(&checkpoint, leadership, gate)? {
         Some(left) => std::str::from_utf8(&left)
             .ok()
             .and_then(|last| last.parse().ok())
@@ -76,6 +76,20 @@ pub fn charge(leadership: &Leadership, path: &Path, fenced: bool, gate: Gate) ->
             }
             // The ledger knows what is charged; a checkpoint that lags behind costs its reader some time only.
             Err(_) | Ok(()) => {}
+        }
+    }
+}
+
+/// Reads the checkpoint, and goes on trying as long as the term lasts.
+fn read(checkpoint: &Checkpoint, leadership: &Leadership, gate: Gate) -> Result<Option<Vec<u8>>, Error> {
+    loop {
+        match blocking::wait(checkpoint.get()) {
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable) => {
+                leadership.check()?;
+                gate.say(format_args!("waiting for the checkpoint: {error}"));
+                thread::sleep(Duration::from_millis(100));
+            }
+            answered => return Ok(answered?),
         }
     }
 }

@@ -3,7 +3,7 @@
 use incumbent::fence::file::FileFence;
 use incumbent::{Authority, ErrorKind, FencingToken, HighWater};
 
-use crate::harness::World;
+use crate::harness::{World, ended};
 
 fn mark(authority: &str, token: u64) -> HighWater {
     HighWater { authority: Authority::new(authority), token: FencingToken(token) }
@@ -53,6 +53,11 @@ fn a_fence_that_cannot_be_read_is_an_error_and_stays() {
         assert!(err.contains("not a fence's mark"), "{err}");
     }
     assert_eq!(world.read("report.fence"), "garbage");
+
+    assert_eq!(ended(&world.shell("mkfifo pipe")).0, 0);
+    let (code, out, err) = world.output(&["fence", "show", "pipe"]);
+    assert_eq!((code, out.as_str()), (125, ""));
+    assert!(err.contains("cannot read") && err.contains("no regular file"), "{err}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn the_page_is_the_help() {
             page += &help(&["checkpoint", "put"]);
         }
         if command == "fence" {
-            for action in ["show", "adopt", "sql"] {
+            for action in ["show", "adopt", "redis", "sql"] {
                 page += &help(&["fence", action]);
             }
         }
@@ -78,6 +78,16 @@ fn every_command_has_a_man_page() {
         let (code, out, err) = world.output(&["man", command]);
         assert_eq!(code, 0, "{err}");
         assert!(out.contains(".TH") && out.contains(command), "{command}: {out}");
+    }
+    let (code, out, err) = world.output(&["man", "checkpoint", "get"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains(".TH incumbent-checkpoint-get"), "{out}");
+    for (words, hint) in
+        [(["man", "run", "get"], "run has no commands"), (["man", "fence", "get"], "known are show")]
+    {
+        let (code, _, err) = world.output(&words);
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(hint), "{err}");
     }
 }
 

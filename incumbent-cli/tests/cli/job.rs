@@ -48,13 +48,14 @@ fn check_says_no_to_every_file_that_proves_nothing() {
     for (name, bytes) in &bad {
         std::fs::write(world.path(name), bytes).expect("a file");
     }
+    assert_eq!(ended(&world.shell("mkfifo pipe")).0, 0);
     let check = |name: &str| {
         let mut command = world.incumbent(&["check"]);
         command.env("INCUMBENT_LEASE_FILE", world.path(name));
         ended(&Proc::spawn(command))
     };
     assert_eq!(check("good").0, 0);
-    for name in bad.iter().map(|(name, _)| *name).chain(["missing"]) {
+    for name in bad.iter().map(|(name, _)| *name).chain(["missing", "pipe"]) {
         let (code, out, err) = check(name);
         assert_eq!((code, out.as_str()), (1, ""), "{name}");
         assert!(err.starts_with("error: "), "{name}: {err}");

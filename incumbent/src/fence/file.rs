@@ -1,14 +1,14 @@
 //! A fence on disk: a small file that holds the high-water mark, and a lock that is held for the whole of each write.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use incumbent_core::time::exact;
 use incumbent_core::{Admission, Authority, Error, ErrorKind, Fence, FencingToken, HighWater, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::file::filesystem;
@@ -91,7 +91,7 @@ impl FileFence {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the file cannot be understood, or a newer release wrote it.
     pub fn stored(&self) -> Result<Option<HighWater>> {
-        match std::fs::read(&self.path) {
+        match read(&self.path) {
             Ok(bytes) => decode(&bytes)
                 .map(Some)
                 .map_err(|error| Error::new(error.kind(), format!("{}: {error}", self.path.display()))),
@@ -167,6 +167,18 @@ impl Entered {
     pub fn replace(&self, path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
         replace(path.as_ref(), bytes)
     }
+}
+
+/// A pipe in its place keeps nobody waiting.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// One name per target is enough: whoever writes it holds the lock, and what a dead writer left is overwritten.
