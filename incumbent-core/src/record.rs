@@ -56,10 +56,11 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// True if the absence of a record is no reason to wait, because a leader sees a deletion at once: then the first one to
-    /// come takes it.
-    fn trusts_absence(&self) -> bool {
-        false
+    /// True only if certainly nobody leads who once held the election's record, although there is none, or one that nobody ever
+    /// held: then the first one to come takes it. Any doubt is `false`, and the record counts as held for one ttl.
+    fn trusts_absence<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, bool> {
+        let _ = claim;
+        Box::pin(core::future::ready(false))
     }
 
     /// Reads a record whole; `None` if there is none.
@@ -233,6 +234,17 @@ impl Seen {
         }
     }
 
+    /// True if there is no record, or one that was made and never held.
+    pub fn was_never_held(&self) -> bool {
+        match self {
+            Seen::Absent => true,
+            Seen::Record(stored, record) => {
+                stored.token == 0 && record.holder.is_none() && record.foreign.is_none()
+            }
+            Seen::Unreadable(_) => false,
+        }
+    }
+
     /// Who holds it, as far as can be read.
     pub fn holder(&self) -> Option<&Holder> {
         match self {
@@ -281,7 +293,6 @@ pub enum Move {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Challenger {
     slack: Duration,
-    trusts_absence: bool,
     sight: Option<Sight>,
 }
 
@@ -294,14 +305,14 @@ struct Sight {
 }
 
 impl Challenger {
-    /// A campaign that has seen nothing yet, on a store with this [`expiry_slack`](Guarantees::expiry_slack) that
-    /// [trusts absence](RecordStore::trusts_absence) or does not.
-    pub fn new(slack: Duration, trusts_absence: bool) -> Challenger {
-        Challenger { slack, trusts_absence, sight: None }
+    /// A campaign that has seen nothing yet, on a store with this [`expiry_slack`](Guarantees::expiry_slack).
+    pub fn new(slack: Duration) -> Challenger {
+        Challenger { slack, sight: None }
     }
 
     /// Decides what `claim` does about what it saw in the store's present `lineage`. `read_at` is a moment *after* the
-    /// record was fully read; `gone` says that the holder's process is certainly dead.
+    /// record was fully read; `gone` says that the holder's process is certainly dead, or where nobody is named, that the store
+    /// [trusts](RecordStore::trusts_absence) that.
     pub fn judge(
         &mut self,
         claim: &Claim,
@@ -312,7 +323,7 @@ impl Challenger {
     ) -> Move {
         let Some(stored) = seen.stored() else {
             self.sight = None;
-            return if self.trusts_absence { Move::Take } else { Move::Create };
+            return if gone { Move::Take } else { Move::Create };
         };
         let since = match &self.sight {
             Some(sight) if sight.version == stored.version && sight.lineage.as_deref() == lineage => {
@@ -335,11 +346,11 @@ impl Challenger {
             // A later grant may have been lost with the history it was written in.
             Seen::Record(_, record) if !record.is_of(lineage) => wait(claim.ttl.max(record.ttl())),
             Seen::Record(_, record) if record.foreign.is_some() => wait(record.ttl()),
-            Seen::Record(stored, record) => match &record.holder {
+            Seen::Record(_, record) => match &record.holder {
                 Some(holder) if holder.id == claim.id && holder.nonce == claim.nonce => Move::Confirm,
                 Some(_) if gone => Move::Take,
                 Some(_) => wait(record.ttl()),
-                None if stored.token == 0 && !self.trusts_absence => wait(claim.ttl.max(record.ttl())),
+                None if seen.was_never_held() && !gone => wait(claim.ttl.max(record.ttl())),
                 None => match &record.next {
                     Some(next) if *next != claim.id => wait(record.ttl()),
                     _ => Move::Take,

@@ -238,7 +238,7 @@ impl Node {
                 let claim = Claim { ttl: record_ttl(claim), ..claim.clone() };
                 let challenger = match self.challenger.take() {
                     Some((nonce, challenger)) if nonce == claim.nonce => challenger,
-                    _ => Challenger::new(Duration::ZERO, false),
+                    _ => Challenger::new(Duration::ZERO),
                 };
                 let (_, challenger) = self.challenger.insert((claim.nonce, challenger));
                 let read_at = BootInstant::ZERO + RECORD_TICK * clock as u32;

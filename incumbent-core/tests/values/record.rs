@@ -42,7 +42,7 @@ fn held(version: u64, id: &str, nonce: u128) -> Seen {
 }
 
 fn challenger() -> Challenger {
-    Challenger::new(Duration::ZERO, false)
+    Challenger::new(Duration::ZERO)
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn another_holder_is_waited_for_from_the_first_sight_of_its_version() {
 #[test]
 fn the_holders_ttl_counts_and_the_stores_slack_is_added() {
     let record = Record::held(holder("b", 2), Duration::from_secs(60));
-    let mut challenger = Challenger::new(Duration::from_secs(2), false);
+    let mut challenger = Challenger::new(Duration::from_secs(2));
     let patience = Duration::from_millis(62_060);
     assert_eq!(
         challenger.judge(&claim("a", 1), &seen(3, 7, &record), None, at(0), false),
@@ -121,11 +121,10 @@ fn an_absent_record_is_created_and_then_waited_for() {
 }
 
 #[test]
-fn an_absent_record_is_taken_at_once_where_a_leader_sees_a_deletion() {
+fn an_absent_record_is_taken_at_once_where_certainly_nobody_leads() {
     let created = seen(1, 0, &Record::unheld(TTL, None));
     for absent in [Seen::Absent, created] {
-        let mut challenger = Challenger::new(Duration::ZERO, true);
-        assert_eq!(challenger.judge(&claim("a", 1), &absent, None, at(0), false), Move::Take);
+        assert_eq!(challenger().judge(&claim("a", 1), &absent, None, at(0), true), Move::Take);
     }
 }
 

@@ -77,7 +77,7 @@ impl<S: RecordStore> RecordBackend<S> {
 
     fn with<T>(&self, claim: &Claim, change: impl FnOnce(&mut Campaign) -> T) -> T {
         let new = || Campaign {
-            challenger: Challenger::new(self.guarantees().expiry_slack, self.store.trusts_absence()),
+            challenger: Challenger::new(self.guarantees().expiry_slack),
             explained: None,
             asked: None,
             tries: watch::Sender::default(),
@@ -103,6 +103,7 @@ impl<S: RecordStore> RecordBackend<S> {
                 Some(holder) if holder.nonce != claim.nonce => {
                     self.store.is_gone(&claim.election, holder).await
                 }
+                None if seen.was_never_held() => self.store.trusts_absence(claim).await,
                 _ => false,
             };
             let judge = |campaign: &mut Campaign| {
@@ -209,9 +210,7 @@ impl<S: RecordStore> RecordBackend<S> {
             Seen::Record(_, record) if !record.is_of(lineage) => {
                 "the store has failed over since, and may have lost a later one"
             }
-            Seen::Record(stored, record) if record.holder.is_none() && stored.token == 0 => {
-                "it is new, and an older one may have been removed"
-            }
+            seen if seen.was_never_held() => "it is new, and an older one may have been removed",
             _ => return,
         };
         let version = seen.stored().map(|stored| stored.version);

@@ -89,6 +89,33 @@ fn malkuth_e6_a_frozen_leader_that_wakes_knows_that_it_is_over() {
     old.line("check over", 2);
 }
 
+/// A frozen leader cannot see that its record was removed, and its work may go on until its lease is over.
+#[test]
+fn a_record_that_is_removed_while_its_leader_is_frozen_counts_as_held() {
+    let dir = run_dir("frozen-removed");
+    let old = Candidate::start(&url(&dir, SHORT), "old");
+    old.elected(1);
+    freeze(&old, &dir);
+    fs::remove_file(dir.join("billing.record")).unwrap();
+    let removed = now();
+    let new = Candidate::start(&url(&dir, SHORT), "new");
+    let (elected, _) = new.elected(1);
+    assert!(elected.since(removed) >= SHORT, "{:?} is no ttl", elected.since(removed));
+
+    let dir = run_dir("frozen-removed-killed");
+    let old = Candidate::start(&url(&dir, LONG), "old");
+    old.elected(1);
+    freeze(&old, &dir);
+    fs::remove_file(dir.join("billing.record")).unwrap();
+    let new = Candidate::start(&url(&dir, LONG), "new");
+    assert!(wait_until(PATIENCE, || dir.join("billing.record").exists()));
+    assert_eq!(new.count("elected "), 0);
+    let killed = now();
+    old.proc.signal(Signal::KILL);
+    let (elected, _) = new.elected(1);
+    assert!(elected.since(killed) < LONG / 2, "it need not wait for one that is certainly gone");
+}
+
 /// kube-leader-election: all who saw the same lease run out were told that they had won.
 #[test]
 fn of_many_who_saw_the_same_lease_run_out_one_wins() {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -33,7 +33,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Held {
     path: PathBuf,
     nonce: Nonce,
-    _lock: Arc<File>,
+    lock: Arc<File>,
+    /// Where the file says whether the campaign may lead.
+    may_lead_at: u64,
     description: Option<String>,
 }
 
@@ -41,12 +43,21 @@ impl Held {
     /// Creates and locks the file of `claim`. `boot` names this boot of this machine.
     pub(super) fn take(dir: &Path, claim: &Claim, boot: Option<&str>) -> Result<Held> {
         let path = format::alive_path(dir, &claim.election, claim.nonce);
-        let lock = create(&path, claim).map_err(|error| failure("lock", &path, error))?;
+        let (lock, may_lead_at) = create(&path, claim).map_err(|error| failure("lock", &path, error))?;
         let metadata = lock.metadata().map_err(|error| failure("examine", &path, error))?;
         let lock = Arc::new(lock);
         shared().insert(claim.nonce, Arc::downgrade(&lock));
         let description = boot.map(|boot| describe(&metadata, boot));
-        Ok(Held { path, nonce: claim.nonce, _lock: lock, description })
+        Ok(Held { path, nonce: claim.nonce, lock, may_lead_at, description })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says that from now on the campaign may lead. To be called before it is written into the record.
+    pub(super) fn may_lead(&self) -> io::Result<()> {
+        self.lock.write_all_at(b"1", self.may_lead_at)
     }
 
     /// What others compare before they believe that it is this lock which is free.
@@ -79,23 +90,33 @@ struct Content {
     v: u32,
     #[serde(flatten)]
     contender: Contender,
+    /// 1 from before it is first elected, else 0: one byte, which is replaced in place. Releases that did not write it may lead.
+    #[serde(default = "yes")]
+    may_lead: u8,
 }
 
-fn create(path: &Path, claim: &Claim) -> io::Result<File> {
+fn yes() -> u8 {
+    1
+}
+
+/// The locked file, and where in it stands whether the campaign may lead.
+fn create(path: &Path, claim: &Claim) -> io::Result<(File, u64)> {
     let contender =
         Contender { id: claim.id.to_string(), nonce: Some(claim.nonce), address: claim.address.clone() };
-    let content = Content { v: FORMAT, contender };
+    let content = serde_json::to_vec(&Content { v: FORMAT, contender, may_lead: 0 })?;
+    // The last field, before the brace.
+    let may_lead_at = content.len() as u64 - 2;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     for _ in 0..TRIES {
         let mut file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
         let written = lock(&file).and_then(|()| {
-            serde_json::to_writer(&file, &content)?;
+            file.write_all(&content)?;
             file.write_all(b"\n")?;
             // Until it was locked, a sweeper could take it for a dead one's.
             Ok(file.metadata()?.nlink() > 0)
         });
         match written {
-            Ok(true) => return Ok(file),
+            Ok(true) => return Ok((file, may_lead_at)),
             Ok(false) => {}
             Err(error) => {
                 let _ = fs::remove_file(path);
@@ -149,11 +170,26 @@ pub(super) fn candidates(dir: &Path, election: &ElectionName) -> Result<Vec<Cont
             && of == election.as_str()
             && !sweep(dir, election, nonce, &path)
         {
-            candidates.extend(contender(&path));
+            candidates.extend(content(&path).map(|content| content.contender));
         }
     }
     candidates.sort_by(|a: &Contender, b| (&a.id, a.nonce).cmp(&(&b.id, b.nonce)));
     Ok(candidates)
+}
+
+/// Whether a campaign of this election other than that of `own` lives and may have been elected, whatever the record says.
+pub(super) fn somebody_else_may_lead(dir: &Path, election: &ElectionName, own: Nonce) -> Result<bool> {
+    for path in files(dir)? {
+        if let Some(Named::Alive(of, nonce)) = named(&path)
+            && of == election.as_str()
+            && nonce != own
+            && matches!(probe(&path), Ok((_, false)))
+            && content(&path).is_none_or(|content| content.may_lead != 0)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes what the dead of all elections left behind.
@@ -198,17 +234,22 @@ fn sweep(dir: &Path, election: &ElectionName, nonce: Nonce, path: &Path) -> bool
 
 /// Removes the file of a campaign that a record named until it was overwritten with `body` gone.
 pub(super) fn sweep_predecessor(dir: &Path, election: &ElectionName, body: &[u8]) {
-    if let Ok(Record { holder: Some(holder), .. }) = serde_json::from_slice(body) {
+    if let Some(holder) = holder(body) {
         sweep(dir, election, holder.nonce, &format::alive_path(dir, election, holder.nonce));
     }
 }
 
-fn contender(path: &Path) -> Option<Contender> {
+/// Who holds the record with this body.
+pub(super) fn holder(body: &[u8]) -> Option<Holder> {
+    serde_json::from_slice::<Record>(body).ok()?.holder
+}
+
+fn content(path: &Path) -> Option<Content> {
     let mut text = String::new();
     let mut file = format::open(path).ok()?;
     file.rewind().ok()?;
     file.take(4096).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok().map(|content: Content| content.contender)
+    serde_json::from_str(&text).ok()
 }
 
 /// Names this boot of this machine: after the next one every lock is free, and means nothing.

@@ -44,6 +44,7 @@ use crate::thread::Factory;
 use crate::url::{StoreUrl, bad};
 
 use commit::{Commit, Outcome};
+use failure::failure;
 use liveness::Held;
 
 pub(crate) use liveness::lock_of;
@@ -231,6 +232,12 @@ impl FileStore {
 
 impl Disk {
     fn commit(&self, commit: &Commit, cancelled: &AtomicBool) -> Result<Outcome> {
+        if commit.token == TokenRule::Raise
+            && let Some(holder) = liveness::holder(&commit.body)
+            && let Some(held) = self.held().get(&holder.nonce)
+        {
+            held.may_lead().map_err(|error| failure("write", held.path(), error))?;
+        }
         let outcome = match commit.run(&self.dir, cancelled) {
             // Someone removed the directory: its elections start anew, under an authority of its own.
             Err(_) if !self.dir.exists() && commit.expected.is_some() => Outcome::Conflict,
@@ -298,8 +305,13 @@ impl RecordStore for FileStore {
         self.disk.authority().unwrap_or_else(|| Authority::new(SCHEME))
     }
 
-    fn trusts_absence(&self) -> bool {
-        true
+    /// Whoever leads sees at once that its record was removed, unless it is frozen.
+    fn trusts_absence<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, bool> {
+        let (election, nonce) = (claim.election.clone(), claim.nonce);
+        Box::pin(async move {
+            let led = self.run(move |disk, _| liveness::somebody_else_may_lead(&disk.dir, &election, nonce));
+            led.await.is_ok_and(|led| !led)
+        })
     }
 
     fn read<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<Option<Stored>>> {

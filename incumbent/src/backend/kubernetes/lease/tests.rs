@@ -41,7 +41,7 @@ fn next(lease: &Lease) -> Move {
         ttl: TTL,
     };
     let seen = Seen::new(Some(lease.record(TTL))).expect("a record");
-    Challenger::new(Duration::ZERO, false).judge(&claim, &seen, None, BootInstant::ZERO, false)
+    Challenger::new(Duration::ZERO).judge(&claim, &seen, None, BootInstant::ZERO, false)
 }
 
 fn waits(lease: &Lease, seconds: u64) -> bool {
