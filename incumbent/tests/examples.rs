@@ -22,10 +22,15 @@ fn examples() -> &'static Path {
         let this = std::env::current_exe().expect("a test knows where it lies");
         let profile = this.ancestors().nth(2).expect("in PROFILE/deps");
         let folder = profile.join("examples");
-        let all = ["hello", "blocking", "axum_shutdown", "fenced_writer"];
+        let all = ["hello", "blocking", "axum_shutdown", "fenced_writer", "fenced_http"];
         if !all.iter().all(|name| is_fresh(&folder.join(name)).unwrap_or(false)) {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--examples"]);
+            cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+                "build",
+                "--quiet",
+                "--examples",
+                "--features=http",
+            ]);
             cargo.args(profile.ends_with("release").then_some("--release"));
             cargo.arg("--target-dir").arg(profile.parent().expect("in TARGET/PROFILE"));
             assert!(cargo.status().is_ok_and(|status| status.success()), "the examples do not build");
@@ -137,13 +142,38 @@ fn axum_finishes_the_request_that_is_under_way_before_another_serves() {
     assert!(second.wait(PATIENCE).success(), "{}", second.transcript());
 }
 
+#[test]
+fn a_fenced_service_takes_requests_of_the_newest_term_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let fence = folder.path().join("fence").display().to_string();
+    let replicas = [(); 2].map(|()| {
+        let address = testkit::Port::reserve().addr().to_string();
+        let replica = Proc::spawn(command("fenced_http", &[&address, &fence]));
+        says(&replica, "serving at");
+        (address, replica)
+    });
+    let charge = |address: &str, token: u64| {
+        ask(address, "POST /charges", &format!("Fencing-Token: {token}\r\nFencing-Authority: a\r\n"))
+    };
+    assert!(charge(&replicas[0].0, 17).ends_with("charged under token 17\n"));
+    assert!(charge(&replicas[1].0, 18).ends_with("charged under token 18\n"));
+    let refused = charge(&replicas[0].0, 17);
+    assert!(refused.starts_with("HTTP/1.1 409 ") && refused.contains("older than 18"), "{refused}");
+    get(&replicas[0].0, "/charges");
+}
+
 /// The whole answer to one request.
-fn get(address: &str, path: &str) -> String {
+fn ask(address: &str, what: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("somebody serves");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+    write!(stream, "{what} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n")
         .expect("it listens");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+fn get(address: &str, path: &str) -> String {
+    let answer = ask(address, &format!("GET {path}"), "");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     answer
 }

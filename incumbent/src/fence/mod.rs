@@ -10,6 +10,7 @@
 //! | keys of a Redis | [`redis::RedisFence`], in the script that writes |
 //! | rows of a database | [`sql::SqlFence`], in the transaction that writes |
 //! | rows of the PostgreSQL that holds the election too | [`sql::begin_proven_text`], and no fence |
+//! | an HTTP service | `http::FenceLayer` (feature `http`), before it |
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
 //!
 //! When an election moves to another authority (another cluster, another state directory), its tokens cannot be compared with the
@@ -17,6 +18,8 @@
 //! and `incumbent fence redis --adopt` print (for a database).
 
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod redis;
 pub mod sql;
 
