@@ -86,7 +86,7 @@ pub(crate) struct TermArgs {
 /// its exit code passed on.
 ///
 /// The first SIGTERM or Ctrl-C sends SIGTERM to the command and lets it finish, a second one kills it at once. Other signals are
-/// passed on.
+/// passed on; what is ignored from the start, as under nohup, stays ignored.
 #[derive(Debug, Args)]
 #[command(after_long_help = exit::RUN, override_usage = "incumbent run [OPTIONS] <ELECTION> -- <COMMAND>...")]
 pub(crate) struct RunArgs {

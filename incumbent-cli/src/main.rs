@@ -26,14 +26,18 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Arguments, Command};
+use run::Caught;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == incumbent_guardian::SUBCOMMAND) {
+    let first = words.next().unwrap_or_default();
+    if first == incumbent_guardian::SUBCOMMAND {
         return incumbent_guardian::guardian_main(words);
     }
+    // Before anything else, so that a signal at any moment is a wish and no sudden death.
+    let signals = (first == "run").then(Caught::catch);
     match Arguments::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(args, signals.unwrap_or_else(Caught::catch)),
         Command::Check(args) => check::check(&args),
         Command::Observe(args) => observe::observe(&args),
         Command::Status(args) => status::status(&args),

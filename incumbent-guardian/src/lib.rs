@@ -27,6 +27,7 @@ mod leftover;
 mod message;
 mod parent;
 mod process;
+mod signals;
 #[cfg_attr(not(target_os = "linux"), path = "tree_groups.rs")]
 mod tree;
 mod watch;
@@ -38,6 +39,7 @@ pub use lease_file::{LeaseFileReader, LeaseFileWriter};
 pub use message::{ExitStatus, GuardianEvent, KillCause, StartFailure, StartFailureKind};
 pub use parent::{Guardian, StartSpec};
 pub use process::guardian_main;
+pub use signals::is_ignored;
 
 /// Whether a command may be born in a cgroup of its own here.
 ///

@@ -29,6 +29,7 @@ use crate::leftover::{self, Leftover};
 use crate::message::{
     ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, StartFailure, StartFailureKind, ToGuardian,
 };
+use crate::signals::is_ignored;
 use crate::watch::DeadlineWatch;
 use crate::{clock, tree};
 
@@ -69,10 +70,12 @@ fn start() -> io::Result<()> {
         // For people who look at the processes; else it is named after the path that was executed.
         let _ = rustix::thread::set_name(c"guardian");
     }
-    // Handlers, not SIG_IGN, which the command would inherit.
+    // Handlers, not SIG_IGN, which the command would inherit, as it does what is ignored already.
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2] {
-        signal_hook::flag::register(signal, Arc::clone(&ignored))?;
+        if !is_ignored(signal) {
+            signal_hook::flag::register(signal, Arc::clone(&ignored))?;
+        }
     }
     let (children, wake) = UnixStream::pair()?;
     children.set_nonblocking(true)?;

@@ -8,6 +8,7 @@ mod runner;
 mod signals;
 mod trouble;
 
+use std::io;
 use std::process::ExitCode;
 
 use incumbent::{Error, ErrorKind, Result};
@@ -19,21 +20,21 @@ use crate::store::Store;
 use crate::{exit, identity, output, text};
 
 use runner::{Plan, Waiting};
+pub(crate) use signals::Caught;
 
-pub(crate) fn run(args: RunArgs) -> ExitCode {
+pub(crate) fn run(args: RunArgs, signals: io::Result<Caught>) -> ExitCode {
     let narrator = match Narrator::start() {
         Ok(narrator) => narrator,
         Err(error) => {
-            let error = Error::new(ErrorKind::Internal, "no thread can be started").with_source(error);
-            return output::conclude(args.json, Err(error));
+            return output::conclude(args.json, Err(internal("no thread can be started", error)));
         }
     };
-    let code = lead(args, &narrator);
+    let code = lead(args, signals, &narrator);
     narrator.finish();
     ExitCode::from(code)
 }
 
-fn lead(args: RunArgs, narrator: &Narrator) -> u8 {
+fn lead(args: RunArgs, signals: io::Result<Caught>, narrator: &Narrator) -> u8 {
     let reporter = Reporter {
         narrator: narrator.clone(),
         election: args.election.to_string(),
@@ -48,11 +49,12 @@ fn lead(args: RunArgs, narrator: &Narrator) -> u8 {
         return missing.exit_code;
     }
     let led = prepare(args, reporter.clone()).and_then(|(plan, reporter)| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-                Error::new(ErrorKind::Internal, "the runtime cannot be started").with_source(error)
-            })?;
-        runtime.block_on(runner::run(plan, reporter))
+        let signals = signals.map_err(|error| internal("signals cannot be taken", error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| internal("the runtime cannot be started", error))?;
+        runtime.block_on(runner::run(plan, signals, reporter))
     });
     led.unwrap_or_else(|error| {
         reporter.error(&text::error(&error));
@@ -86,6 +88,10 @@ fn prepare(args: RunArgs, mut reporter: Reporter) -> Result<(Plan, Reporter)> {
         waiting,
     };
     Ok((plan, reporter))
+}
+
+fn internal(message: &str, error: io::Error) -> Error {
+    Error::new(ErrorKind::Internal, message).with_source(error)
 }
 
 fn level(args: &RunArgs) -> Level {

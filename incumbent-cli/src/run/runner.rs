@@ -16,8 +16,9 @@ use crate::report::{Report, Reporter, ms};
 use crate::store::Store;
 
 use super::backoff::Backoff;
+use super::internal;
 use super::job::{Job, Said, Ward};
-use super::signals::Signals;
+use super::signals::Caught;
 use super::trouble::Trouble;
 
 mod campaign;
@@ -48,8 +49,8 @@ pub(crate) enum Waiting {
 }
 
 /// Runs the plan to its end. Returns the exit code.
-pub(crate) async fn run(plan: Plan, reporter: Reporter) -> Result<u8> {
-    let mut signals = Signals::take().map_err(|error| internal("signals cannot be taken", error))?;
+pub(crate) async fn run(plan: Plan, signals: Caught, reporter: Reporter) -> Result<u8> {
+    let mut signals = signals.listen().map_err(|error| internal("signals cannot be taken", error))?;
     let connection = plan.store.connect().await?;
     // Bounded by this process: the library's own bound would not release after it.
     let mut candidate = connection.election(plan.election.as_str()).candidate(plan.id.as_str()).drain(None);
@@ -233,8 +234,4 @@ fn jitter() -> u8 {
     let mut byte = [128];
     let _ = getrandom::fill(&mut byte);
     byte[0]
-}
-
-fn internal(message: &str, error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Internal, message).with_source(error)
 }

@@ -1,10 +1,13 @@
-//! The signals that `run` takes.
+//! The signals that `run` takes, from its first moment on.
 
 use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use incumbent::BootInstant;
+use incumbent_guardian::is_ignored;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A second one within this time is the same one: some senders signal a process and then its whole group.
 const SAME: std::time::Duration = std::time::Duration::from_millis(100);
@@ -18,30 +21,52 @@ pub(crate) enum Wish {
     PassOn { signal: i32, else_stop: bool },
 }
 
-/// Streams of all signals that are taken.
+/// The signals that arrive, before anybody listens.
+#[derive(Debug)]
+pub(crate) struct Caught {
+    arrived: Vec<(i32, Arc<AtomicBool>)>,
+    /// Readable after each of them.
+    woken: UnixStream,
+}
+
+impl Caught {
+    /// Catches the signals from now on.
+    pub(crate) fn catch() -> io::Result<Caught> {
+        let (wake, woken) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let mut arrived = Vec::new();
+        for number in [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2] {
+            // What nohup, or a shell in the background, has ignored stays so, for the command too.
+            if matches!(number, SIGINT | SIGQUIT | SIGHUP) && is_ignored(number) {
+                continue;
+            }
+            let flag = Arc::new(AtomicBool::new(false));
+            // In this order: who is woken finds the flag set.
+            signal_hook::flag::register(number, Arc::clone(&flag))?;
+            signal_hook::low_level::pipe::register(number, wake.try_clone()?)?;
+            arrived.push((number, flag));
+        }
+        Ok(Caught { arrived, woken })
+    }
+
+    /// Inside a runtime.
+    pub(crate) fn listen(self) -> io::Result<Signals> {
+        let woken = tokio::net::UnixStream::from_std(self.woken)?;
+        let terminal = std::fs::File::open("/dev/tty").is_ok();
+        Ok(Signals { arrived: self.arrived, woken, terminal, last_stop: None })
+    }
+}
+
+/// What the signals ask for.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    streams: Vec<(i32, Signal)>,
+    arrived: Vec<(i32, Arc<AtomicBool>)>,
+    woken: tokio::net::UnixStream,
     terminal: bool,
     last_stop: Option<BootInstant>,
 }
 
 impl Signals {
-    /// Takes the signals from now on.
-    pub(crate) fn take() -> io::Result<Signals> {
-        let mut taken = vec![SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2];
-        // Under nohup it stays ignored.
-        if !is_ignored(SIGHUP) {
-            taken.push(SIGHUP);
-        }
-        let streams = taken
-            .into_iter()
-            .map(|number| Ok((number, signal(SignalKind::from_raw(number))?)))
-            .collect::<io::Result<_>>()?;
-        let terminal = std::fs::File::open("/dev/tty").is_ok();
-        Ok(Signals { streams, terminal, last_stop: None })
-    }
-
     /// The next wish. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Wish {
         loop {
@@ -62,23 +87,17 @@ impl Signals {
         }
     }
 
-    async fn receive(&mut self) -> i32 {
-        std::future::poll_fn(|cx| {
-            for (number, stream) in &mut self.streams {
-                if let std::task::Poll::Ready(Some(())) = stream.poll_recv(cx) {
-                    return std::task::Poll::Ready(*number);
-                }
+    async fn receive(&self) -> i32 {
+        loop {
+            // Emptied before the flags are looked at, so that a signal after that wakes again.
+            while self.woken.try_read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
+            let arrived = self.arrived.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst));
+            if let Some((number, _)) = arrived {
+                return *number;
             }
-            std::task::Poll::Pending
-        })
-        .await
+            if self.woken.readable().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
-}
-
-/// Whether this process was started with the signal ignored.
-fn is_ignored(number: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask & (1 << (number - 1)) != 0
 }
