@@ -62,6 +62,11 @@ pub(crate) fn election_of(path: &Path) -> Option<&str> {
     path.file_stem()?.to_str()?.rsplitn(3, '.').nth(2)
 }
 
+/// The lease file of the same name as a file with another extension.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    path.with_extension(EXTENSION)
+}
+
 /// Removes the lease files in `dir` whose writers are gone. A living writer holds a `flock` on its file, so neither a
 /// reused pid nor another pid namespace can mislead this. Returns how many files were removed.
 ///

@@ -4,18 +4,24 @@
 //! holds all of it, and the guardian's lock on that cgroup is free then. The lock decides, not a pid or a name, which
 //! may be used again or belong to another pid namespace. The next guardian finds the cgroup beside its own, or by a link that
 //! lies beside the lease file of the term, wherever on the machine that was.
+//!
+//! A guardian that still holds the lock after the end of its term is frozen: awake it would have killed. A guardian of the
+//! same election then kills in its place.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use incumbent_core::lease_file::Unreadable;
+
 use crate::cgroup::Cgroup;
-use crate::lease_file::election_of;
+use crate::clock;
+use crate::lease_file::{self, LeaseFileReader, election_of};
 
 const EXTENSION: &str = "cgroup";
 
-/// A cgroup whose guardian is dead, locked while it is being killed.
+/// A cgroup whose guardian is dead, or frozen after the end of its term. If dead, it is locked while it is being killed.
 pub(crate) struct Leftover {
     cgroup: Cgroup,
     link: Option<PathBuf>,
@@ -25,9 +31,12 @@ impl Leftover {
     /// Begins to kill it.
     ///
     /// # Errors
-    /// Those of [`Cgroup::lock`]: then it is left alone.
-    fn kill(mut cgroup: Cgroup, link: Option<PathBuf>) -> io::Result<Leftover> {
-        cgroup.lock()?;
+    /// Those of [`Cgroup::lock`]: then it is left alone. A lock that is held does not count if `term_is_over`.
+    fn kill(mut cgroup: Cgroup, link: Option<PathBuf>, term_is_over: bool) -> io::Result<Leftover> {
+        match cgroup.lock() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && term_is_over => {}
+            locked => locked?,
+        }
         cgroup.kill();
         Ok(Leftover { cgroup, link })
     }
@@ -54,15 +63,16 @@ pub(crate) fn kill_in(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let cgroup = Cgroup::existing(entry.path());
         if cgroup.is_named_by_a_guardian()
-            && let Ok(leftover) = Leftover::kill(cgroup, None)
+            && let Ok(leftover) = Leftover::kill(cgroup, None, false)
         {
             leftover.is_gone();
         }
     }
 }
 
-/// Kills what dead guardians left whose links lie beside `lease_file`. Returns what has to be gone before the command of
-/// that term may start: what terms of the same election left.
+/// Kills what dead guardians left whose links lie beside `lease_file`, and what frozen ones of the same election did not kill at the
+/// end of their terms. Returns what has to be gone before the command of that term may start: what terms of the same
+/// election left.
 pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
     let entries = lease_file.parent().and_then(|dir| fs::read_dir(dir).ok());
     let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
@@ -74,8 +84,10 @@ pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
         if !cgroup.is_named_by_a_guardian() {
             continue;
         }
-        match Leftover::kill(cgroup, Some(link.clone())) {
-            Ok(leftover) if !leftover.is_gone() && election_of(&link) == election_of(lease_file) => {
+        let of_our_election = election_of(&link) == election_of(lease_file);
+        let is_over = of_our_election && is_over(&link) && has_our_clock(&cgroup);
+        match Leftover::kill(cgroup, Some(link.clone()), is_over) {
+            Ok(leftover) if !leftover.is_gone() && of_our_election => {
                 left.push(leftover);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&link)),
@@ -83,6 +95,24 @@ pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
         }
     }
     left
+}
+
+/// Whether the term of a link is over, by the lease file beside it. One that is gone was removed after its end, or after the death
+/// of its writer.
+fn is_over(link: &Path) -> bool {
+    match LeaseFileReader::open(&lease_file::beside(link)) {
+        Ok(reader) => match reader.read() {
+            Ok(word) => !word.is_valid(clock::now()),
+            Err(error) => error != Unreadable::Mismatch,
+        },
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether what runs in a cgroup has the boot clock of this process: in another time namespace a deadline means another moment.
+fn has_our_clock(cgroup: &Cgroup) -> bool {
+    let clock = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/time")).ok();
+    cgroup.pids().iter().any(|pid| clock(&pid.to_string()) == clock("self"))
 }
 
 /// Leaves a link to the cgroup of the term beside its lease file.
