@@ -63,7 +63,7 @@ fn cgroup() -> Check {
         Ok(()) => Check::new(
             "cgroup",
             State::Ok,
-            "each command is born in one of its own, and the kernel kills all of it at once; if incumbent and its guardian are both killed with SIGKILL, the next run on this machine kills what is left before its own command starts",
+            "each command is born in one of its own, and the kernel kills all of it at once; what is left if incumbent and its guardian are both killed or frozen is killed by the next run of the election on this machine before its own command starts; a leader on another machine does not wait for that",
         ),
         Err(error) => Check::new(
             "cgroup",

@@ -87,6 +87,7 @@ pub(crate) fn kill_word(cause: KillCause) -> &'static str {
         KillCause::Deadline => "deadline",
         KillCause::Requested => "requested",
         KillCause::GuardianLost => "guardian_lost",
+        KillCause::GuardianSilent => "guardian_silent",
         KillCause::ParentLost => "parent_lost",
     }
 }
@@ -209,7 +210,8 @@ impl Reporter {
                     "signal" => "told to stop again".to_owned(),
                     "superseded" => format!("another leads {election}"),
                     "expired" => format!("the lease of {election} ran out"),
-                    "guardian_lost" => format!("the guardian of {program} died or is frozen"),
+                    "guardian_lost" => format!("the guardian of {program} died"),
+                    "guardian_silent" => format!("the guardian of {program} does not answer"),
                     _ => "told to".to_owned(),
                 };
                 (

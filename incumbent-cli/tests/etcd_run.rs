@@ -6,9 +6,9 @@ mod harness;
 
 use std::time::Duration;
 
-use testkit::{Etcd, Line, Proc, Signal, Stream, Version};
+use testkit::{Cgroup, Etcd, Line, Proc, Signal, Stream, Version};
 
-use harness::{SOON, World, children_of, code, ended, lives, pid_in};
+use harness::{SOON, World, children_of, code, ended, lives, pid_in, send};
 
 const TTL: &str = "--ttl=5s";
 /// A job that notes its process and each step.
@@ -75,6 +75,33 @@ fn a_standby_takes_over_from_a_leader_that_is_killed_or_frozen() {
             assert_eq!(world.read("steps-a"), steps, "it took a step after the successor began");
         }
     }
+}
+
+/// The lease runs out whoever is frozen, and nothing but the successor's guardian is left to kill the old job.
+#[test]
+fn what_frozen_keepers_left_is_dead_before_the_successor_on_their_machine_starts() {
+    let apart = [Cgroup::new(), Cgroup::new()];
+    if apart.iter().any(Option::is_none) {
+        return;
+    }
+    let (world, etcd) = (World::new(), etcd());
+    let run = |id: &str, apart: &Option<Cgroup>| {
+        world.run_in(apart.as_ref(), &["--on", &etcd.url(), &format!("--id={id}"), TTL], JOB)
+    };
+    let a = run("a", &apart[0]);
+    let first = wait_leading(&a, 1);
+    let b = run("b", &apart[1]);
+    wait_standby(&b);
+    let job = pid_in(&world.path("pid-a"));
+    let guardian = children_of(a.pid())[0];
+    send(guardian, Signal::STOP);
+    a.signal(Signal::STOP);
+    assert!(lives(job), "then this test shows nothing");
+    assert!(wait_leading(&b, 1) > first);
+    assert!(!lives(job), "the old job lives on");
+    send(guardian, Signal::CONT);
+    a.signal(Signal::CONT);
+    wait_standby(&a);
 }
 
 /// etcd E3: the child of `etcdctl lock` ran on for six seconds and more beside the new holder.

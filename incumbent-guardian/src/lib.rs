@@ -2,8 +2,8 @@
 //!
 //! [`Guardian`] is the parent's side, [`guardian_main`] the process itself. Between them goes a socket; both read the
 //! deadline from the term's [lease file](incumbent_core::lease_file), and at the deadline both kill. The guardian kills, too,
-//! when the parent dies; the parent does when the guardian dies, or is frozen when it has to kill. Nothing here knows of elections, networks
-//! or runtimes.
+//! when the parent dies; the parent does when the guardian dies, is frozen when it has to kill, or gives no sign of life for three
+//! seconds of the parent's own time. Nothing here knows of elections, networks or runtimes.
 //!
 //! On Linux the tree is everything that descends from the command, wherever it went: the guardian and the parent are
 //! subreapers, and where a cgroup (v2) may be made the command is born in one. A process that other means started on the
@@ -11,8 +11,9 @@
 //! process group.
 //!
 //! If parent and guardian are killed at the same instant, the kernel (Linux) kills the command's own process at once,
-//! unless that has changed its user or capabilities. What that process had started runs on; where there is a cgroup the next
-//! guardian on the machine kills it before its own command starts.
+//! unless that has changed its user or capabilities. What that process had started runs on. If the
+//! guardian is frozen, and the parent frozen or dead, all runs on. Where there is a cgroup the next guardian of the user on the machine kills it before its own
+//! command starts: at any time if the guardian is dead; if it is frozen, when the term is over and the election is the same.
 //!
 //! The command runs in a session of its own without a controlling terminal, its standard streams untouched. So Ctrl-C
 //! reaches it only through [`Guardian::signal`], `/dev/tty` is not there, and reading from a terminal never stops it.
@@ -27,7 +28,9 @@ mod leftover;
 mod message;
 mod parent;
 mod process;
+mod pulse;
 mod signals;
+mod supervisor;
 #[cfg_attr(not(target_os = "linux"), path = "tree_groups.rs")]
 mod tree;
 mod watch;

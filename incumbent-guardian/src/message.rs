@@ -21,6 +21,8 @@ pub(crate) enum ToGuardian {
         signal: i32,
     },
     Kill,
+    /// To be answered with [`FromGuardian::Pong`].
+    Ping,
 }
 
 /// Guardian to launcher: what to become.
@@ -51,6 +53,8 @@ pub(crate) enum FromGuardian {
         cgroup: Option<PathBuf>,
     },
     Event(GuardianEvent),
+    /// It is not frozen, and has done what it was told before the question.
+    Pong,
 }
 
 /// What happens to the command. The last one is always [`GuardianEvent::Empty`], and it comes once.
@@ -65,7 +69,8 @@ pub enum GuardianEvent {
     StartFailed(StartFailure),
     /// The command's own process ended. What is left of its tree is being killed.
     Exited(ExitStatus),
-    /// The tree is being killed, for this reason. Not told when the command ended by itself.
+    /// The tree is being killed, for this reason. Told last, or not at all, when the command ended by
+    /// itself.
     Killing {
         /// The reason.
         cause: KillCause,
@@ -143,6 +148,8 @@ pub enum KillCause {
     Requested,
     /// The guardian died, without any other reason to kill.
     GuardianLost,
+    /// The guardian does not answer: it is frozen.
+    GuardianSilent,
     /// The parent died, so nobody is left to hear of it.
     ParentLost,
 }

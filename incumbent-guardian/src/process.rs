@@ -254,6 +254,10 @@ impl Guardian {
             }
             ToGuardian::Signal { signal } if !self.started => self.early_signals.push(signal),
             ToGuardian::Signal { signal } => self.signal(signal),
+            ToGuardian::Ping => {
+                // It can only fail for its size.
+                let _ = self.parent.send(&FromGuardian::Pong, Vec::new());
+            }
             ToGuardian::Kill | ToGuardian::Start { .. } => {}
         }
     }
@@ -271,7 +275,7 @@ impl Guardian {
         } else {
             let pids: Vec<_> = pending.leftovers.iter().flat_map(Leftover::pids).collect();
             let message = format!(
-                "an earlier run whose guardian is dead left processes that cannot be killed: {pids:?}"
+                "an earlier run whose guardian is dead or frozen left processes that cannot be killed: {pids:?}"
             );
             self.start_failed = true;
             let failure = StartFailure::new(StartFailureKind::Other, &Errno::BUSY.into(), message);

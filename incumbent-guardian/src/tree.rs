@@ -22,6 +22,8 @@ struct Process {
     pid: i32,
     parent: i32,
     session: i32,
+    /// Runs, or waits for a processor.
+    runnable: bool,
     /// Not yet reaped, but without any thread left.
     zombie: bool,
     /// Tells it from an earlier process with the same pid.
@@ -40,6 +42,7 @@ impl Process {
             pid: pid.parse().ok()?,
             parent: number(1)? as i32,
             session: number(3)? as i32,
+            runnable: fields[0] == "R",
             // A leader that ended before its threads shows as a zombie, while they run on.
             zombie: matches!(fields[0], "Z" | "X") && number(17)? <= 1,
             start: number(19)?,
@@ -86,6 +89,16 @@ fn processes() -> io::Result<Vec<Process>> {
 /// When a process of ours started; the beginning of time if that cannot be read.
 pub(crate) fn start_time(pid: u32) -> StartTime {
     Process::read(pid as i32).map_or(0, |process| process.start)
+}
+
+/// Whether a process runs or waits for a processor, so that it is not frozen.
+pub(crate) fn is_runnable(pid: u32) -> bool {
+    Process::read(pid as i32).is_some_and(|process| process.runnable)
+}
+
+/// Whether a process has ended and is not reaped yet.
+pub(crate) fn is_zombie(pid: i32) -> bool {
+    Process::read(pid).is_some_and(|process| process.zombie)
 }
 
 /// The descendants of the processes in `roots`, without these, parents before their children.
@@ -191,7 +204,7 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, parent: i32) -> Process {
-        Process { pid, parent, session: 1, zombie: false, start: 0 }
+        Process { pid, parent, session: 1, runnable: false, zombie: false, start: 0 }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod commands;
 mod faults;
 mod fence;
+mod frozen;
 mod generated;
 mod handover;
 mod harness;

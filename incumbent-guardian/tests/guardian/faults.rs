@@ -44,7 +44,7 @@ fn position(events: &[GuardianEvent], wanted: &GuardianEvent) -> usize {
     found.unwrap_or_else(|| panic!("no {wanted:?} in {events:?}"))
 }
 
-fn killing(cause: KillCause) -> GuardianEvent {
+pub(crate) fn killing(cause: KillCause) -> GuardianEvent {
     GuardianEvent::Killing { cause }
 }
 

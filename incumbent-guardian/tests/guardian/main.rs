@@ -6,6 +6,8 @@
 #[cfg(target_os = "linux")]
 mod faults;
 #[cfg(target_os = "linux")]
+mod frozen;
+#[cfg(target_os = "linux")]
 mod harness;
 #[cfg(target_os = "linux")]
 mod orders;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     }
     let mut tests = orders::tests();
     tests.extend(faults::tests());
+    tests.extend(frozen::tests());
     libtest_mimic::run(&libtest_mimic::Arguments::from_args(), tests).exit_code()
 }
 

@@ -1,0 +1,145 @@
+//! Whether the guardian is frozen: while a command runs it is asked every two seconds, and has to answer.
+//!
+//! Only such time counts in which this process itself ran. After a suspend, a pause of the container or an overload, in
+//! which both stood still, the guardian has its full time once more.
+
+use std::time::Duration;
+
+use incumbent_core::BootInstant;
+
+/// How long after a sign of life it is asked for another.
+const EVERY: Duration = Duration::from_secs(2);
+/// How often an answer is looked for; how late a look may be.
+const LOOK: Duration = Duration::from_millis(500);
+/// After so many looks without an answer, in a row and each in time, it counts as frozen.
+const LOOKS: u32 = 6;
+
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    asked: bool,
+    in_vain: u32,
+    due: BootInstant,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beat {
+    Wait,
+    Ask,
+    /// It was asked, had its time and said nothing.
+    Silent,
+}
+
+impl Pulse {
+    /// Asks at once.
+    pub(crate) fn new(now: BootInstant) -> Pulse {
+        Pulse { asked: false, in_vain: 0, due: now }
+    }
+
+    /// The guardian has said something.
+    pub(crate) fn heard(&mut self, now: BootInstant) {
+        *self = Pulse::new(now + EVERY);
+    }
+
+    /// Asks at once, unless an answer is being waited for.
+    pub(crate) fn hurry(&mut self, now: BootInstant) {
+        if !self.asked {
+            self.due = now;
+        }
+    }
+
+    /// To be called at the latest after [`timeout`](Pulse::timeout). [`Beat::Silent`] comes again and again, each time after the full
+    /// time.
+    pub(crate) fn beat(&mut self, now: BootInstant) -> Beat {
+        if now < self.due {
+            return Beat::Wait;
+        }
+        let in_time = now < self.due + LOOK;
+        self.due = now + LOOK;
+        if !std::mem::replace(&mut self.asked, true) {
+            return Beat::Ask;
+        }
+        self.in_vain = if in_time { self.in_vain + 1 } else { 0 };
+        if self.in_vain < LOOKS {
+            return Beat::Wait;
+        }
+        self.in_vain = 0;
+        Beat::Silent
+    }
+
+    pub(crate) fn timeout(&self, now: BootInstant) -> Duration {
+        self.due.since(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: BootInstant = BootInstant::from_nanos(1_000_000_000);
+
+    /// Looks as often as it should, each time `late` after the moment. How long it took to find the guardian silent.
+    fn silent_after(pulse: &mut Pulse, start: BootInstant, late: Duration) -> Option<Duration> {
+        let mut now = start;
+        for _ in 0..100 {
+            now = now + pulse.timeout(now) + late;
+            if pulse.beat(now) == Beat::Silent {
+                return Some(now.since(start));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn silence_is_found_after_its_full_time() {
+        let mut pulse = Pulse::new(START);
+        assert_eq!(pulse.beat(START), Beat::Ask);
+        assert_eq!(silent_after(&mut pulse, START, Duration::ZERO), Some(LOOK * LOOKS));
+        pulse.heard(START);
+        assert_eq!(silent_after(&mut pulse, START, Duration::ZERO), Some(EVERY + LOOK * LOOKS));
+    }
+
+    #[test]
+    fn an_answer_in_the_last_moment_is_an_answer() {
+        let mut pulse = Pulse::new(START);
+        let last = START + LOOK * LOOKS - Duration::from_nanos(1);
+        assert_eq!(pulse.beat(START), Beat::Ask);
+        for look in 1..LOOKS {
+            assert_eq!(pulse.beat(START + LOOK * look), Beat::Wait);
+        }
+        pulse.heard(last);
+        assert_eq!(pulse.beat(last + LOOK), Beat::Wait);
+        assert_eq!(pulse.beat(last + EVERY), Beat::Ask);
+    }
+
+    #[test]
+    fn who_looks_too_late_finds_nobody_silent() {
+        let mut pulse = Pulse::new(START);
+        assert_eq!(silent_after(&mut pulse, START, LOOK), None);
+        assert!(silent_after(&mut pulse, START, LOOK / 2).is_some(), "a little late is in time");
+    }
+
+    #[test]
+    fn after_a_suspend_it_has_its_full_time_again() {
+        let mut pulse = Pulse::new(START);
+        assert_eq!(pulse.beat(START), Beat::Ask);
+        for look in 1..LOOKS {
+            assert_eq!(pulse.beat(START + LOOK * look), Beat::Wait);
+        }
+        let woken = START + Duration::from_secs(3600);
+        assert_eq!(pulse.beat(woken), Beat::Wait);
+        assert_eq!(silent_after(&mut pulse, woken, Duration::ZERO), Some(LOOK * LOOKS));
+    }
+
+    #[test]
+    fn an_order_is_followed_by_a_question_at_once() {
+        let mut pulse = Pulse::new(START);
+        pulse.heard(START);
+        assert_eq!(pulse.beat(START), Beat::Wait);
+        pulse.hurry(START);
+        assert_eq!(pulse.beat(START), Beat::Ask);
+        // A question that is open stays as old as it is.
+        pulse.hurry(START);
+        assert_eq!(pulse.beat(START), Beat::Wait);
+    }
+}
