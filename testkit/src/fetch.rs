@@ -26,6 +26,8 @@ pub struct Bundle {
     pub tool: Option<&'static str>,
 }
 
+/// Consul 1.8, as in Debian 11.
+pub const CONSUL: Bundle = Bundle { name: "consul", suite: "bullseye", packages: &["consul"], tool: None };
 /// etcd 3.4, as in Debian 12.
 pub const ETCD_3_4: Bundle =
     Bundle { name: "etcd-3.4", suite: "bookworm", packages: &["etcd-server", "etcd-client"], tool: None };
@@ -93,7 +95,7 @@ pub const GO: Bundle = Bundle {
 
 /// Every bundle.
 pub const BUNDLES: &[&Bundle] =
-    &[&ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO];
+    &[&CONSUL, &ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.

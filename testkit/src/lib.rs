@@ -10,6 +10,7 @@
 mod apt;
 mod cgroup;
 pub mod clock;
+pub mod consul;
 mod error;
 pub mod etcd;
 pub mod fetch;
@@ -29,6 +30,7 @@ pub mod wall_clock;
 
 pub use cgroup::Cgroup;
 pub use clock::{now, wait_until};
+pub use consul::Consul;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, Version};
 pub use kubernetes::Kubernetes;

@@ -20,6 +20,8 @@ pub(crate) struct Options {
 enum Backend {
     Memory,
     File,
+    /// One server and three
+    Consul,
     /// Both versions, one node and three members
     Etcd,
     Kubernetes,
@@ -35,6 +37,9 @@ impl Backend {
         match self {
             Backend::Memory => &[("memory", 10_000), ("wall_clock", 500)],
             Backend::File => &[("file", 10_000), ("wall_clock", 500)],
+            Backend::Consul => {
+                &[("consul_single", 10_000), ("consul_cluster", 500), ("consul_wall_clock", 500)]
+            }
             Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500), ("etcd_wall_clock", 500)],
             Backend::Kubernetes => &[("kubernetes_single", 2_000), ("kubernetes_wall_clock", 500)],
             Backend::Redis => {

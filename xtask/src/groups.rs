@@ -5,7 +5,9 @@
 //! `tests/root_*.rs` needs root.
 
 use testkit::Kubernetes;
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE};
+use testkit::fetch::{
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE,
+};
 
 use crate::Result;
 use crate::targets::{SERVERS, Target};
@@ -97,6 +99,12 @@ pub(crate) const GROUPS: &[Group] = &[
         about: "the examples in the documentation",
         needs: &[],
         steps: &[Step::Cargo(&["test", "--doc", "--workspace", "--all-features", "--locked"])],
+    },
+    Group {
+        name: "consul",
+        about: "everything that needs Consul servers",
+        needs: &[&CONSUL, &STRACE, &FAKETIME],
+        steps: &[Step::Tests(|t| t.needs("consul"))],
     },
     Group {
         name: "etcd",

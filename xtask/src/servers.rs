@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use testkit::fetch::{Bundle, ETCD_3_4, ETCD_3_5, KUBECTL, POSTGRES, REDIS};
-use testkit::{Etcd, Kubernetes, Postgres, Redis, Version, fetch, wait_until};
+use testkit::fetch::{Bundle, CONSUL, ETCD_3_4, ETCD_3_5, KUBECTL, POSTGRES, REDIS};
+use testkit::{Consul, Etcd, Kubernetes, Postgres, Redis, Version, fetch, wait_until};
 
 use crate::Result;
 
@@ -42,6 +42,8 @@ struct Kind {
 }
 
 const KINDS: &[Kind] = &[
+    Kind { name: "consul", bundle: &CONSUL, start: |dir| consul(1, dir) },
+    Kind { name: "consul-cluster", bundle: &CONSUL, start: |dir| consul(3, dir) },
     Kind { name: "etcd", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 1, dir) },
     Kind { name: "etcd-3.4", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 1, dir) },
     Kind { name: "etcd-cluster", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 3, dir) },
@@ -50,6 +52,11 @@ const KINDS: &[Kind] = &[
     Kind { name: "redis", bundle: &REDIS, start: redis },
     Kind { name: "postgres", bundle: &POSTGRES, start: postgres },
 ];
+
+fn consul(members: usize, dir: &Path) -> testkit::Result<Running> {
+    let consul = Consul::cluster(members).dir(dir).start()?;
+    Ok(Running::new(consul.url(), consul.leave_running()))
+}
 
 fn etcd(version: Version, members: usize, dir: &Path) -> testkit::Result<Running> {
     let etcd = Etcd::cluster(version, members).dir(dir).start()?;
