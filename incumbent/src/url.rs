@@ -135,9 +135,37 @@ impl StoreUrl {
     }
 }
 
-/// A backend URL as it may be shown: with `***` in place of a password.
+/// A backend URL as it may be shown: with `***` in place of a password or an access token.
 #[must_use]
 pub fn redact(url: &str) -> Cow<'_, str> {
+    let shown = without_password(url);
+    match without_token(&shown) {
+        Some(shown) => Cow::Owned(shown),
+        None => shown,
+    }
+}
+
+/// The value of each parameter that is a secret in itself is taken out.
+fn without_token(url: &str) -> Option<String> {
+    let (front, query) = url.split_once('?')?;
+    let is_secret = |part: &&str| part.split_once('=').is_some_and(|(name, _)| is_secret(name));
+    query.split('&').find(is_secret)?;
+    let parts: Vec<String> = query
+        .split('&')
+        .map(|part| match part.split_once('=') {
+            Some((name, _)) if is_secret(&part) => format!("{name}=***"),
+            _ => part.to_owned(),
+        })
+        .collect();
+    Some(format!("{front}?{}", parts.join("&")))
+}
+
+/// Whether the value of the parameter `name` is a secret.
+fn is_secret(name: &str) -> bool {
+    name.eq_ignore_ascii_case("token")
+}
+
+fn without_password(url: &str) -> Cow<'_, str> {
     let (scheme, behind) = url.split_once(':').unwrap_or(("", url));
     if matches!(scheme.to_ascii_lowercase().as_str(), "file" | "memory") {
         return Cow::Borrowed(url);
@@ -249,13 +277,17 @@ pub(crate) fn bad(message: impl Into<String>) -> Error {
 
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, value): &(String, String)| {
+            (name.clone(), if is_secret(name) { "***".to_owned() } else { value.clone() })
+        };
+        let shown: Vec<(String, String)> = self.parameters.iter().map(shown).collect();
         f.debug_struct("StoreUrl")
             .field("scheme", &self.scheme)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "***"))
             .field("hosts", &self.hosts)
             .field("path", &self.path)
-            .field("parameters", &self.parameters)
+            .field("parameters", &shown)
             .finish()
     }
 }
@@ -314,6 +346,14 @@ mod tests {
         for url in ["etcd://u@h:1", "etcd://h:1/a:b", "file:/a:b@c", "file:///a:b@c", "memory:"] {
             assert_eq!(redact(url), url);
         }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let url = "consul://h/p?ttl=2s&token=hunter2&tls=off";
+        assert_eq!(redact(url), "consul://h/p?ttl=2s&token=***&tls=off");
+        assert!(!format!("{:?}", StoreUrl::parse(url).unwrap()).contains("hunter2"));
+        assert_eq!(redact("consul://h?token_file=/t"), "consul://h?token_file=/t");
     }
 
     #[test]
