@@ -1,5 +1,7 @@
 //! The authorities that grant: one module each, one feature each, one row in [`REGISTRY`] each.
 
+#[cfg(feature = "consul")]
+mod consul;
 #[cfg(feature = "etcd")]
 mod etcd;
 pub(crate) mod file;
@@ -66,6 +68,20 @@ pub static REGISTRY: &[Scheme] = &[
         #[cfg(feature = "etcd")]
         open: Some(etcd::open),
         #[cfg(not(feature = "etcd"))]
+        open: None,
+    },
+    Scheme {
+        name: "consul",
+        aliases: &[],
+        feature: Some("consul"),
+        example: "consul://127.0.0.1:8500",
+        #[cfg(feature = "consul")]
+        guarantees: Some(consul::guarantees),
+        #[cfg(not(feature = "consul"))]
+        guarantees: None,
+        #[cfg(feature = "consul")]
+        open: Some(consul::open),
+        #[cfg(not(feature = "consul"))]
         open: None,
     },
     Scheme {

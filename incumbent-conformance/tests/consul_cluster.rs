@@ -1,0 +1,11 @@
+//! The rules on Consul 1.8, three servers.
+
+mod consul;
+
+use std::process::ExitCode;
+
+use incumbent_conformance::Suite;
+
+fn main() -> ExitCode {
+    Suite::main_of([Suite::new(consul::Servers::new(3)).label("consul_cluster")])
+}

@@ -1,0 +1,11 @@
+//! The rules on Consul 1.8, one server.
+
+mod consul;
+
+use std::process::ExitCode;
+
+use incumbent_conformance::Suite;
+
+fn main() -> ExitCode {
+    Suite::main_of([Suite::new(consul::Servers::new(1)).label("consul")])
+}
