@@ -23,9 +23,8 @@ async fn proofs_consul_2_2_a_renew_call_is_answered_while_nothing_commits() {
     let mut campaign =
         connection.election("billing").candidate("holder").campaign().expect("a valid candidate");
     let term = loop {
-        match campaign.next().await.expect("the campaign goes on") {
-            CampaignEvent::Elected(leadership) => break leadership,
-            _ => {}
+        if let CampaignEvent::Elected(leadership) = campaign.next().await.expect("the campaign goes on") {
+            break leadership;
         }
     };
     let stall = Stall::fdatasync(consul.pid(0), STALL);

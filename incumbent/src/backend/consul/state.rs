@@ -89,7 +89,10 @@ impl State {
         let place = self.session.place(name)?;
         let campaign = self.campaigns.get(name)?;
         let index = campaign.index.filter(|_| !self.session.is_doubtful(name));
-        let (session, value) = (self.id(place.lease)?, campaign.value.clone());
+        // A session that has ended before the answer to the lock came: what became of the lock has to be looked up.
+        let session = self.id(place.lease);
+        let index = index.filter(|_| session.is_some());
+        let (session, value) = (session.unwrap_or_default(), campaign.value.clone());
         Some(Held { lease: place.lease, session, token: place.revision, index, value })
     }
 
