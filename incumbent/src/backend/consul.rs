@@ -130,6 +130,7 @@ impl ConsulBackend {
 impl Drop for ConsulBackend {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        self.shared.watches.close();
     }
 }
 

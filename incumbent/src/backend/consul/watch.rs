@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch::{self, Receiver, Sender};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::api::{Client, Entry, OPS_MAX, Op, Txn};
@@ -39,8 +40,10 @@ struct Inner {
 struct State {
     topics: BTreeMap<String, Topic>,
     listings: BTreeMap<String, Sender<Listing>>,
+    /// How many are under way.
     queries: usize,
     polls: bool,
+    tasks: JoinSet<()>,
 }
 
 struct Topic {
@@ -66,16 +69,12 @@ impl Watches {
             return topic.sender.subscribe();
         }
         let (sender, receiver) = watch::channel(None);
-        let polled = state.queries >= QUERIES_MAX;
-        state.topics.insert(key.to_owned(), Topic { sender, polled });
-        let inner = Arc::clone(&self.0);
-        if !polled {
-            state.queries += 1;
-            let key = key.to_owned();
-            tokio::spawn(async move { inner.query(key).await });
-        } else if !state.polls {
+        state.topics.insert(key.to_owned(), Topic { sender, polled: true });
+        self.0.query_what_may(&mut state);
+        if state.topics.get(key).is_some_and(|topic| topic.polled) && !state.polls {
             state.polls = true;
-            tokio::spawn(async move { inner.poll().await });
+            let inner = Arc::clone(&self.0);
+            state.spawn(async move { inner.poll().await });
         }
         receiver
     }
@@ -94,79 +93,112 @@ impl Watches {
         let (sender, receiver) = watch::channel(None);
         state.listings.insert(prefix.to_owned(), sender);
         let (inner, prefix) = (Arc::clone(&self.0), prefix.to_owned());
-        tokio::spawn(async move { inner.list(prefix).await });
+        state.spawn(async move { inner.list(prefix).await });
         receiver
+    }
+
+    /// Ends all queries.
+    pub(super) fn close(&self) {
+        self.0.lock().tasks.abort_all();
     }
 }
 
+impl State {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn(task);
+    }
+}
+
+/// A query is always waited for, also when nobody listens any more: the server goes on with it and counts its connection until it
+/// has answered, whether or not that was closed.
 impl Inner {
+    /// Gives the keys that are polled a query of their own, as far as there may be more.
+    fn query_what_may(self: &Arc<Self>, state: &mut State) {
+        let free = QUERIES_MAX - state.queries;
+        let polled = state.topics.iter_mut().filter(|(_, topic)| topic.polled).take(free);
+        let keys: Vec<String> = polled
+            .map(|(key, topic)| {
+                topic.polled = false;
+                key.clone()
+            })
+            .collect();
+        state.queries += keys.len();
+        for key in keys {
+            let inner = Arc::clone(self);
+            state.spawn(async move { inner.query(key).await });
+        }
+    }
+
     async fn query(&self, key: String) {
         let mut index = 0;
-        loop {
-            let Some(sender) = self.lock().topics.get(&key).map(|topic| topic.sender.clone()) else { return };
-            tokio::select! {
-                () = sender.closed() => {
-                    let mut state = self.lock();
-                    if sender.receiver_count() == 0 {
-                        state.topics.remove(&key);
-                        state.queries -= 1;
-                        return;
-                    }
+        while let Some(sender) = self.queried(&key) {
+            match self.client.follow(&key, index, self.wait).await {
+                Ok(reply) => {
+                    // An index that went back, as after a restore, begins anew.
+                    index = if reply.index < index { 0 } else { reply.index.max(1) };
+                    show(&sender, reply.body);
                 }
-                reply = self.client.follow(&key, index, self.wait) => match reply {
-                    Ok(reply) => {
-                        // An index that went back, as after a restore, begins anew.
-                        index = if reply.index < index { 0 } else { reply.index.max(1) };
-                        show(&sender, reply.body);
-                    }
-                    Err(failure) => {
-                        tracing::debug!(%failure, "a key cannot be followed");
-                        index = 0;
-                        sleep(PAUSE).await;
-                    }
-                },
+                Err(failure) => {
+                    tracing::debug!(%failure, "a key cannot be followed");
+                    index = 0;
+                    sleep(PAUSE).await;
+                }
             }
         }
+    }
+
+    /// Whom to tell of a key; `None` if nobody listens, and its query ends.
+    fn queried(&self, key: &str) -> Option<Sender<Sight>> {
+        let mut state = self.lock();
+        let sender = state.topics.get(key)?.sender.clone();
+        if sender.receiver_count() == 0 {
+            state.topics.remove(key);
+            state.queries -= 1;
+            return None;
+        }
+        Some(sender)
     }
 
     async fn list(&self, prefix: String) {
         let mut index = 0;
-        loop {
-            let Some(sender) = self.lock().listings.get(&prefix).cloned() else { return };
-            tokio::select! {
-                () = sender.closed() => {
-                    let mut state = self.lock();
-                    if sender.receiver_count() == 0 {
-                        state.listings.remove(&prefix);
-                        return;
-                    }
+        while let Some(sender) = self.listed(&prefix) {
+            match self.client.follow_all(&prefix, index, self.wait).await {
+                Ok(reply) => {
+                    index = if reply.index < index { 0 } else { reply.index.max(1) };
+                    let listing = reply.body.into_iter().map(|entry| (entry.key, entry.index)).collect();
+                    sender.send_if_modified(|old| {
+                        let new = Some(listing);
+                        let changed = *old != new;
+                        *old = new;
+                        changed
+                    });
                 }
-                reply = self.client.follow_all(&prefix, index, self.wait) => match reply {
-                    Ok(reply) => {
-                        index = if reply.index < index { 0 } else { reply.index.max(1) };
-                        let listing = reply.body.into_iter().map(|entry| (entry.key, entry.index)).collect();
-                        sender.send_if_modified(|old| {
-                            let new = Some(listing);
-                            let changed = *old != new;
-                            *old = new;
-                            changed
-                        });
-                    }
-                    Err(failure) => {
-                        tracing::debug!(%failure, "the hand-over requests cannot be followed");
-                        index = 0;
-                        sleep(PAUSE).await;
-                    }
-                },
+                Err(failure) => {
+                    tracing::debug!(%failure, "the hand-over requests cannot be followed");
+                    index = 0;
+                    sleep(PAUSE).await;
+                }
             }
         }
     }
 
-    async fn poll(&self) {
+    fn listed(&self, prefix: &str) -> Option<Sender<Listing>> {
+        let mut state = self.lock();
+        let sender = state.listings.get(prefix)?.clone();
+        if sender.receiver_count() == 0 {
+            state.listings.remove(prefix);
+            return None;
+        }
+        Some(sender)
+    }
+
+    async fn poll(self: &Arc<Self>) {
         loop {
             let senders: Vec<(String, Sender<Sight>)> = {
                 let mut state = self.lock();
                 state.topics.retain(|_, topic| !topic.polled || topic.sender.receiver_count() > 0);
+                self.query_what_may(&mut state);
                 let polled = state.topics.iter().filter(|(_, topic)| topic.polled);
                 let senders: Vec<_> =
                     polled.map(|(key, topic)| (key.clone(), topic.sender.clone())).collect();
