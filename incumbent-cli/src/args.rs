@@ -263,6 +263,7 @@ pub(crate) struct FenceArgs {
 pub(crate) enum FenceAction {
     Show(FenceShowArgs),
     Adopt(FenceAdoptArgs),
+    Etcd(FenceEtcdArgs),
     Redis(FenceRedisArgs),
     Sql(FenceSqlArgs),
 }
@@ -297,6 +298,21 @@ pub(crate) struct FenceAdoptArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print the command that makes a fence in etcd accept the tokens of another authority
+///
+/// For the administrator's shell: it is not run.
+#[derive(Debug, Args)]
+pub(crate) struct FenceEtcdArgs {
+    /// The fence's key
+    pub(crate) key: String,
+    /// Who issues the tokens from now on
+    #[arg(long)]
+    pub(crate) authority: String,
+    /// Refuse older tokens than this
+    #[arg(long, default_value_t = 0)]
+    pub(crate) token: u64,
 }
 
 /// Print the script of a fence in Redis

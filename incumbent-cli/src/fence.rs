@@ -1,14 +1,15 @@
-//! `fence show|adopt|redis|sql`: what a fence has seen, and the operator's act when an election moves to another authority.
+//! `fence show|adopt|etcd|redis|sql`: what a fence has seen, and the operator's act when an election moves to another authority.
 
 use std::process::ExitCode;
 
+use incumbent::fence::etcd::EtcdFence;
 use incumbent::fence::file::FileFence;
 use incumbent::fence::redis::RedisFence;
 use incumbent::fence::sql::SqlFence;
 use incumbent::{Authority, FencingToken, HighWater};
 use serde::Serialize;
 
-use crate::args::{FenceAction, FenceAdoptArgs, FenceRedisArgs, FenceShowArgs, FenceSqlArgs};
+use crate::args::{FenceAction, FenceAdoptArgs, FenceEtcdArgs, FenceRedisArgs, FenceShowArgs, FenceSqlArgs};
 use crate::exit;
 use crate::output::{Answer, conclude, print, print_json};
 
@@ -16,6 +17,7 @@ pub(crate) fn fence(action: &FenceAction) -> ExitCode {
     match action {
         FenceAction::Show(args) => conclude(args.json, show(args)),
         FenceAction::Adopt(args) => conclude(args.json, adopt(args)),
+        FenceAction::Etcd(args) => conclude(false, etcd(args)),
         FenceAction::Redis(args) => conclude(false, redis(args)),
         FenceAction::Sql(args) => conclude(false, sql(args)),
     }
@@ -51,6 +53,12 @@ fn adopt(args: &FenceAdoptArgs) -> Answer {
         let (before, now) = (in_words(before.as_ref()), in_words(Some(&mark)));
         print(format!("before  {before}\nnow     {now}\n").as_bytes())?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn etcd(args: &FenceEtcdArgs) -> Answer {
+    let command = EtcdFence::new(&args.key).adopt_text(&mark(&args.authority, args.token));
+    print(format!("{command}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

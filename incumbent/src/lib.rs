@@ -38,6 +38,7 @@ pub use url::redact;
 
 pub use incumbent_core::ids::{ADDRESS_RULE, check_address};
 pub use incumbent_core::{
-    Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, Fence, FencingToken,
-    Guarantees, HighWater, Leader, LossReason, Observation, Result, Settings, StopReason, Timing,
+    Admission, Authority, BootInstant, CandidateId, Contender, ElectionName, Error, ErrorKind, Fence,
+    FencingToken, Guarantees, HighWater, Leader, LossReason, Observation, Result, Settings, StopReason,
+    Timing,
 };

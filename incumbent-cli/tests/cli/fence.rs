@@ -61,6 +61,14 @@ fn a_fence_that_cannot_be_read_is_an_error_and_stays() {
 }
 
 #[test]
+fn the_command_that_moves_a_fence_in_etcd_is_printed() {
+    let world = World::new();
+    let (code, out, err) = world.output(&["fence", "etcd", "ledger/fence", "--authority=it's", "--token=7"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(out, "etcdctl put -- 'ledger/fence' 'v1 7 it'\\''s'\n");
+}
+
+#[test]
 fn the_sql_of_a_fence_is_printed() {
     let world = World::new();
     let (code, out, _) = world.output(&["fence", "sql"]);

@@ -42,7 +42,7 @@ fn the_page_is_the_help() {
             page += &help(&["checkpoint", "put"]);
         }
         if command == "fence" {
-            for action in ["show", "adopt", "redis", "sql"] {
+            for action in ["show", "adopt", "etcd", "redis", "sql"] {
                 page += &help(&["fence", action]);
             }
         }

@@ -7,6 +7,7 @@
 //! | the resource is | use |
 //! | --- | --- |
 //! | a file, or whatever a lock file can guard | [`file::FileFence`] |
+//! | keys of an etcd | [`etcd::EtcdFence`], in the transaction that writes |
 //! | keys of a Redis | [`redis::RedisFence`], in the script that writes |
 //! | rows of a database | [`sql::SqlFence`], in the transaction that writes |
 //! | rows of the PostgreSQL that holds the election too | [`sql::begin_proven_text`], and no fence |
@@ -14,9 +15,10 @@
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
 //!
 //! When an election moves to another authority (another cluster, another state directory), its tokens cannot be compared with the
-//! old ones: the fence refuses them until an operator runs `incumbent fence adopt` (for a file) or what `incumbent fence sql --adopt`
-//! and `incumbent fence redis --adopt` print (for a database).
+//! old ones: the fence refuses them until an operator runs `incumbent fence adopt` (for a file) or what
+//! `incumbent fence etcd`, `incumbent fence redis --adopt` and `incumbent fence sql --adopt` print (for a store).
 
+pub mod etcd;
 pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
