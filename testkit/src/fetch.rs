@@ -92,10 +92,41 @@ pub const GO: Bundle = Bundle {
     packages: &["golang-1.24-go", "golang-1.24-src"],
     tool: Some("go"),
 };
+/// A Java runtime.
+pub const JAVA: Bundle =
+    Bundle { name: "java", suite: "bookworm", packages: &["openjdk-17-jre-headless"], tool: Some("java") };
+/// ZooKeeper 3.8, as in Debian 12.
+pub const ZOOKEEPER_3_8: Bundle =
+    Bundle { name: "zookeeper-3.8", suite: "bookworm", packages: ZOOKEEPER_JARS, tool: None };
+/// ZooKeeper 3.9, as in Debian 13.
+pub const ZOOKEEPER_3_9: Bundle =
+    Bundle { name: "zookeeper-3.9", suite: "trixie", packages: ZOOKEEPER_JARS, tool: None };
+const ZOOKEEPER_JARS: &[&str] = &[
+    "libcommons-cli-java",
+    "libcommons-io-java",
+    "libdropwizard-metrics-java",
+    "libnetty-java",
+    "libslf4j-java",
+    "libsnappy-java",
+    "libzookeeper-java",
+];
 
 /// Every bundle.
-pub const BUNDLES: &[&Bundle] =
-    &[&CONSUL, &ETCD_3_4, &ETCD_3_5, &KUBECTL, &PGBOUNCER, &POSTGRES, &REDIS, &STRACE, &FAKETIME, &GO];
+pub const BUNDLES: &[&Bundle] = &[
+    &CONSUL,
+    &ETCD_3_4,
+    &ETCD_3_5,
+    &KUBECTL,
+    &PGBOUNCER,
+    &POSTGRES,
+    &REDIS,
+    &STRACE,
+    &FAKETIME,
+    &GO,
+    &JAVA,
+    &ZOOKEEPER_3_8,
+    &ZOOKEEPER_3_9,
+];
 
 impl Bundle {
     /// The system's own program, if this is a tool and `PATH` has it.
@@ -182,6 +213,18 @@ pub fn go() -> Result<Command> {
     let mut command = Command::new(goroot.join("bin/go"));
     command.env("GOROOT", &goroot);
     Ok(command)
+}
+
+/// Java: the system's own, else Debian's, fetched.
+pub fn java() -> Result<Command> {
+    if let Some(path) = JAVA.in_path() {
+        return Ok(Command::new(path));
+    }
+    let root = JAVA.ensure()?;
+    let machines = fs::read_dir(root.join("usr/lib/jvm")).into_iter().flatten().flatten();
+    let program = machines.map(|entry| entry.path().join("bin/java")).find(|path| path.is_file());
+    let program = program.ok_or_else(|| Error::new(format!("no java under {}", root.display())))?;
+    Ok(Command::new(program))
 }
 
 /// The library directories of an unpacked root; the architecture's own one is named by its triplet.

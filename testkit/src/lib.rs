@@ -27,6 +27,7 @@ mod server;
 pub mod stall;
 pub mod tls;
 pub mod wall_clock;
+pub mod zookeeper;
 
 pub use cgroup::Cgroup;
 pub use clock::{now, wait_until};
@@ -45,3 +46,4 @@ pub use rustix::process::Signal;
 pub use stall::Stall;
 pub use tls::Certificates;
 pub use wall_clock::WallClock;
+pub use zookeeper::Zookeeper;

@@ -6,7 +6,8 @@
 
 use testkit::Kubernetes;
 use testkit::fetch::{
-    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE,
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, JAVA, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE, ZOOKEEPER_3_8,
+    ZOOKEEPER_3_9,
 };
 
 use crate::Result;
@@ -132,5 +133,11 @@ pub(crate) const GROUPS: &[Group] = &[
         about: "everything that needs PostgreSQL and PgBouncer",
         needs: &[&POSTGRES, &PGBOUNCER, &FAKETIME],
         steps: &[Step::Tests(|t| t.needs("postgres"))],
+    },
+    Group {
+        name: "zookeeper",
+        about: "everything that needs ZooKeeper servers, strace and Java",
+        needs: &[&ZOOKEEPER_3_8, &ZOOKEEPER_3_9, &JAVA, &STRACE, &FAKETIME],
+        steps: &[Step::Tests(|t| t.needs("zookeeper"))],
     },
 ];

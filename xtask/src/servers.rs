@@ -7,8 +7,10 @@ use std::time::Duration;
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use testkit::fetch::{Bundle, CONSUL, ETCD_3_4, ETCD_3_5, KUBECTL, POSTGRES, REDIS};
-use testkit::{Consul, Etcd, Kubernetes, Postgres, Redis, Version, fetch, wait_until};
+use testkit::fetch::{
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, KUBECTL, POSTGRES, REDIS, ZOOKEEPER_3_8, ZOOKEEPER_3_9,
+};
+use testkit::{Consul, Etcd, Kubernetes, Postgres, Redis, Version, Zookeeper, fetch, wait_until, zookeeper};
 
 use crate::Result;
 
@@ -51,6 +53,21 @@ const KINDS: &[Kind] = &[
     Kind { name: "kubernetes", bundle: &KUBECTL, start: kubernetes },
     Kind { name: "redis", bundle: &REDIS, start: redis },
     Kind { name: "postgres", bundle: &POSTGRES, start: postgres },
+    Kind {
+        name: "zookeeper",
+        bundle: &ZOOKEEPER_3_9,
+        start: |dir| zookeeper(zookeeper::Version::V3_9, 1, dir),
+    },
+    Kind {
+        name: "zookeeper-3.8",
+        bundle: &ZOOKEEPER_3_8,
+        start: |dir| zookeeper(zookeeper::Version::V3_8, 1, dir),
+    },
+    Kind {
+        name: "zookeeper-ensemble",
+        bundle: &ZOOKEEPER_3_9,
+        start: |dir| zookeeper(zookeeper::Version::V3_9, 3, dir),
+    },
 ];
 
 fn consul(members: usize, dir: &Path) -> testkit::Result<Running> {
@@ -77,6 +94,11 @@ fn redis(dir: &Path) -> testkit::Result<Running> {
 fn postgres(dir: &Path) -> testkit::Result<Running> {
     let postgres = Postgres::options().dir(dir).start()?;
     Ok(Running::new(postgres.url(), postgres.leave_running()))
+}
+
+fn zookeeper(version: zookeeper::Version, members: usize, dir: &Path) -> testkit::Result<Running> {
+    let zookeeper = Zookeeper::ensemble(version, members).dir(dir).start()?;
+    Ok(Running::new(zookeeper.url(), zookeeper.leave_running()))
 }
 
 /// What is kept of a server that runs, beside its data.
