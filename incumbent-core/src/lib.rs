@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod checkpoint;
 pub mod elector;
+pub mod ephemeral;
 pub mod error;
 pub mod fence;
 mod format;

@@ -33,6 +33,7 @@ use self::proto::{Compare, PutRequest, RangeRequest, TxnRequest};
 use self::session::Shared;
 use super::server;
 use super::shown::Shown;
+use super::values;
 use crate::thread::Factory;
 use crate::url::{SERVER, StoreUrl, bad};
 
@@ -184,7 +185,7 @@ impl Backend for EtcdBackend {
         Box::pin(async move {
             let key = self.shared.keys.note(election, note);
             let version = expected.map_or(0, |stored| stored.version as i64);
-            let value = keys::note_value(token, &body);
+            let value = values::note(token, &body);
             let request = TxnRequest {
                 compare: vec![Compare::equal(key.as_str(), TargetUnion::ModRevision(version))],
                 success: vec![PutRequest { key: key.into(), value, ..Default::default() }.into()],

@@ -21,6 +21,10 @@ mod signals;
 mod sql;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod values;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
 
@@ -133,6 +137,20 @@ pub static REGISTRY: &[Scheme] = &[
         example: "memory:",
         guarantees: Some(memory::guarantees),
         open: Some(memory::open),
+    },
+    Scheme {
+        name: "zookeeper",
+        aliases: &["zk"],
+        feature: Some("zookeeper"),
+        example: "zookeeper://127.0.0.1:2181",
+        #[cfg(feature = "zookeeper")]
+        guarantees: Some(zookeeper::guarantees),
+        #[cfg(not(feature = "zookeeper"))]
+        guarantees: None,
+        #[cfg(feature = "zookeeper")]
+        open: Some(zookeeper::open),
+        #[cfg(not(feature = "zookeeper"))]
+        open: None,
     },
 ];
 

@@ -17,6 +17,7 @@ use super::proto::range_request::{SortOrder, SortTarget};
 use super::proto::{Compare, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use super::session::{self, Shared, delete, get, own_place, place, read, still};
 use super::watch::Quiet;
+use crate::backend::values;
 use crate::clock;
 
 /// A campaign among those of this process.
@@ -553,7 +554,7 @@ impl Shared {
     }
 
     fn write(&self, claim: &Claim, key: &str, lease: LeaseId, since_unix_ms: Option<u64>) -> RequestOp {
-        let value = keys::candidate_value(claim, since_unix_ms);
+        let value = values::candidate(claim, since_unix_ms);
         PutRequest { key: key.into(), value, lease, ..Default::default() }.into()
     }
 
