@@ -6,6 +6,7 @@ mod library;
 mod postgres;
 mod redis;
 mod report;
+mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +32,8 @@ enum Part {
     Redis,
     /// PostgreSQL, beside pg_advisory_lock
     Postgres,
+    /// ZooKeeper, beside kazoo
+    Zookeeper,
 }
 
 #[derive(Args)]
@@ -64,6 +67,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Postgres) {
         postgres::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Zookeeper) {
+        zookeeper::measure(&bench, &mut report)?;
     }
     report.finish(options.dry_run)
 }

@@ -50,6 +50,8 @@ enum Backend {
     Redis,
     /// Directly, and through a transaction pooler
     Postgres,
+    /// Both versions, one node and three members
+    Zookeeper,
 }
 
 impl Backend {
@@ -71,6 +73,9 @@ impl Backend {
                 &[("redis_single", 10_000), ("redis_replicated", 500), ("redis_wall_clock", 500)]
             }
             Backend::Postgres => &[("postgres_single", 10_000), ("postgres_wall_clock", 500)],
+            Backend::Zookeeper => {
+                &[("zookeeper_single", 10_000), ("zookeeper_cluster", 500), ("zookeeper_wall_clock", 500)]
+            }
         }
     }
 }
