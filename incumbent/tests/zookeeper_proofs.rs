@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use incumbent::Settings;
 use incumbent_core::{Acquired, Backend, BootInstant, Claim, ElectionName, ErrorKind, Grant, Nonce, Renewed};
 use testkit::zookeeper::Version;
@@ -109,12 +110,15 @@ fn many_elections_share_a_session_and_their_renewals() {
     let zookeeper = Zookeeper::single(Version::V3_9).start().expect("ZooKeeper");
     run(async {
         let backend = backend(&zookeeper.url(), TTL);
-        let mut led = Vec::new();
-        for number in 0..250_u128 {
-            let claim = claim(&format!("e{number}"), number + 1);
-            let grant = win(&backend, &claim).await;
-            led.push((claim, grant));
-        }
+        // Side by side: one after another could take longer than a ttl.
+        let wins = (0..250_u128).map(|number| {
+            let (backend, claim) = (&backend, claim(&format!("e{number}"), number + 1));
+            async move {
+                let grant = win(backend, &claim).await;
+                (claim, grant)
+            }
+        });
+        let led = futures_util::future::join_all(wins).await;
         let sessions = zookeeper.figure(0, "zk_global_sessions");
         assert_eq!(sessions, 1);
         let renew = async || {
@@ -153,6 +157,53 @@ fn one_lost_node_does_not_fail_the_renewals_of_the_others() {
         for (number, renewed) in futures_util::future::join_all(renewals).await.into_iter().enumerate() {
             let lost = matches!(renewed, Ok(Renewed::Lost(_)));
             assert!(renewed.is_ok() && lost == (number == 2), "{number}: {renewed:?}");
+        }
+    });
+}
+
+/// A stream of hints that nobody polls has a request under way: whoever made it may never ask for the answer.
+#[test]
+fn hints_that_nobody_polls_keep_no_renewal_waiting() {
+    let zookeeper = Zookeeper::single(Version::V3_9).start().expect("ZooKeeper");
+    run(async {
+        let backend = backend(&zookeeper.url(), TTL);
+        let claim = claim("billing", 1);
+        let grant = win(&backend, &claim).await;
+        let mut hints = backend.watch(&claim.election, Some(&claim)).expect("ZooKeeper can tell");
+        assert!(hints.next().now_or_never().is_none(), "it has asked and was not answered");
+        tokio::time::sleep(TTL / 4).await;
+        match backend.renew(&claim, &grant).await {
+            Ok(Renewed::Extended { sent_at, .. }) => assert!(sent_at > grant.sent_at, "a proof of its own"),
+            other => panic!("not extended: {other:?}"),
+        }
+    });
+}
+
+/// Without a majority a server closes every connection, as one does that has seen less than its client. That is an outage and
+/// not a store that went back, however long it lasts.
+#[test]
+fn servers_without_a_majority_are_not_taken_for_a_store_that_went_back() {
+    let mut zookeeper = Zookeeper::ensemble(Version::V3_8, 3).tick_ms(200).start().expect("ZooKeeper");
+    run(async {
+        let ttl = TTL / 2;
+        let backend = backend(&zookeeper.url(), ttl);
+        let claim = Claim { ttl, ..claim("billing", 1) };
+        win(&backend, &claim).await;
+        (1..3).for_each(|i| zookeeper.kill(i));
+        let end = now() + ttl * 3;
+        while now() < end {
+            if let Err(failure) = backend.observe(&claim.election).await {
+                assert!(failure.is_retryable(), "{failure}");
+            }
+            tokio::time::sleep(ttl / 20).await;
+        }
+        assert!(backend.observe(&claim.election).await.is_err(), "one server of three serves");
+        (1..3).for_each(|i| zookeeper.launch(i));
+        zookeeper.wait_ready();
+        let end = now() + TTL * 5;
+        while backend.observe(&claim.election).await.is_err() {
+            assert!(now() < end, "the store is back and not found");
+            tokio::time::sleep(ttl / 20).await;
         }
     });
 }

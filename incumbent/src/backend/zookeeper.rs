@@ -106,7 +106,7 @@ struct ZookeeperBackend {
 
 impl ZookeeperBackend {
     /// Must be called within the runtime that the backend is to live on.
-    fn new(client: Client, nodes: Nodes, ttl: Duration) -> ZookeeperBackend {
+    fn new(client: Arc<Client>, nodes: Nodes, ttl: Duration) -> ZookeeperBackend {
         let shared = Shared::new(client, nodes, ttl);
         let tasks = [
             tokio::spawn(Arc::clone(&shared).run()).abort_handle(),
@@ -119,6 +119,7 @@ impl ZookeeperBackend {
 impl Drop for ZookeeperBackend {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        self.shared.client.stop();
     }
 }
 

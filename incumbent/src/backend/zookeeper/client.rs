@@ -6,12 +6,13 @@
 //! and tells nothing of why a server was not reached), run them on a reactor that all of a process shares, and bring TLS with
 //! aws-lc only.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use incumbent_core::ephemeral::Attachment;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
-use tokio::sync::{RwLock, oneshot};
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::dial::{Dialer, Handshake, Ticket};
@@ -34,13 +35,47 @@ pub(super) struct Config {
 }
 
 /// The client.
+///
+/// No future that a caller drives holds anything that others wait for: one that is not polled for a while, as a stream of
+/// hints may be, must not keep a renewal from its connection. So connections are made by tasks.
 pub(super) struct Client {
     config: Config,
-    /// The connection in use. Requests hold this for reading, whoever replaces the connection for writing: a request that is
-    /// under way while its session moves elsewhere would never be answered.
-    link: RwLock<Option<Arc<Link>>>,
+    gate: Mutex<Gate>,
+    /// How the latest attempt to attach failed, if it did.
+    attached: watch::Sender<Option<Error>>,
     session: Mutex<Session>,
     pub(super) seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Gate {
+    /// The connection in use.
+    link: Option<Arc<Link>>,
+    /// Somebody is making the next one; nothing may be sent until then. What is under way while its session moves elsewhere
+    /// would never be answered.
+    attaching: bool,
+    task: Option<AbortHandle>,
+}
+
+/// The right to make the next connection; its end lets requests through again.
+struct Turn<'a> {
+    client: &'a Client,
+    failure: Option<Error>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.client.gate().attaching = false;
+        self.client.attached.send_replace(self.failure.take());
+    }
+}
+
+/// A request that is under way.
+struct Sent {
+    answer: oneshot::Receiver<Result<Answer>>,
+    attachment: Attachment,
+    host: Arc<str>,
+    link: Weak<Link>,
 }
 
 #[derive(Default)]
@@ -64,8 +99,14 @@ pub(super) struct Done<T> {
 }
 
 impl Client {
-    pub(super) fn new(config: Config) -> Client {
-        Client { config, link: RwLock::new(None), session: Mutex::default(), seen: Arc::default() }
+    pub(super) fn new(config: Config) -> Arc<Client> {
+        Arc::new(Client {
+            config,
+            gate: Mutex::default(),
+            attached: watch::Sender::default(),
+            session: Mutex::default(),
+            seen: Arc::default(),
+        })
     }
 
     /// The session in use; 0 without one.
@@ -77,6 +118,17 @@ impl Client {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is begun any more.
+    pub(super) fn stop(&self) {
+        if let Some(task) = self.gate().task.take() {
+            task.abort();
+        }
+    }
+
     // ---- connections ----
 
     /// Asks for the session on a fresh connection, a new session if it has ended. Watches are set again, but for those on paths
@@ -85,34 +137,87 @@ impl Client {
     /// # Errors
     /// No server was reached that serves.
     pub(super) async fn attach_anew(&self, mute: impl Fn(&str) -> bool + Send + Sync) -> Result<Attachment> {
-        // Somebody else may be attaching, and requests before that be under way.
-        let mut link =
-            timeout(self.config.attach_limit + self.config.limit * 2, self.link.write()).await.map_err(
-                |_| Error::new(ErrorKind::TimedOut, "zookeeper: earlier requests hang").ambiguous(false),
-            )?;
-        let fresh = self.attach(&mute).await?;
+        let mut turn = timeout(self.config.attach_limit + self.config.limit, self.turn())
+            .await
+            .map_err(|_| failure::lost("the cluster", "no server has answered in time", false))?;
+        let old = self.gate().link.clone();
+        if let Some(link) = old
+            && timeout(self.config.limit, link.answered()).await.is_err()
+        {
+            // Everything that is under way was sent longer ago than that.
+            link.give_up();
+        }
+        let fresh = self.attach(&mute).await.inspect_err(|failure| turn.failure = Some(failure.clone()))?;
         let attachment = fresh.attachment;
-        *link = Some(fresh);
+        self.gate().link = Some(fresh);
         Ok(attachment)
     }
 
-    /// A connection that holds the session: the one in use, or a fresh one.
-    async fn ensure(&self) -> Result<()> {
-        if self.link.read().await.as_ref().is_some_and(|link| link.is_alive()) {
-            return Ok(());
-        }
-        let mut link = self.link.write().await;
-        if !link.as_ref().is_some_and(|link| link.is_alive()) {
-            let failed = self.session_state().failed.clone();
-            if let Some((at, failure)) = failed
-                && clock::now() < at + self.config.ttl / 60
-            {
-                return Err(failure);
+    /// Waits until nobody else makes a connection.
+    async fn turn(&self) -> Turn<'_> {
+        let mut attached = self.attached.subscribe();
+        loop {
+            attached.mark_unchanged();
+            if !std::mem::replace(&mut self.gate().attaching, true) {
+                return Turn { client: self, failure: None };
             }
-            *link = None;
-            *link = Some(self.attach(&|_| false).await?);
+            // It ends with this client only.
+            let _ = attached.changed().await;
         }
-        Ok(())
+    }
+
+    /// Sends a request through the connection in use. If there is none a task makes one, for all who wait.
+    async fn send(
+        self: &Arc<Self>,
+        op: i32,
+        writes: bool,
+        watch: Option<Arm>,
+        record: Writer,
+    ) -> Result<Sent> {
+        let mut attached = self.attached.subscribe();
+        let mut failure = None;
+        loop {
+            attached.mark_unchanged();
+            {
+                let mut gate = self.gate();
+                let usable = gate.link.as_ref().filter(|link| !gate.attaching && link.is_alive());
+                if let Some(link) = usable {
+                    let answer = link.send(op, writes, watch, record);
+                    let host = Arc::clone(&link.host);
+                    return Ok(Sent {
+                        answer,
+                        attachment: link.attachment,
+                        host,
+                        link: Arc::downgrade(link),
+                    });
+                }
+                if !gate.attaching {
+                    if let Some(failure) = failure.or_else(|| self.failed_just_now()) {
+                        return Err(failure);
+                    }
+                    gate.attaching = true;
+                    gate.link = None;
+                    let client = Arc::clone(self);
+                    gate.task = Some(tokio::spawn(async move { client.reattach().await }).abort_handle());
+                }
+            }
+            let _ = attached.changed().await;
+            failure = attached.borrow().clone();
+        }
+    }
+
+    fn failed_just_now(&self) -> Option<Error> {
+        let (at, failure) = self.session_state().failed.clone()?;
+        (clock::now() < at + self.config.ttl / 60).then_some(failure)
+    }
+
+    /// Makes the next connection, after the gate was closed for it.
+    async fn reattach(&self) {
+        let mut turn = Turn { client: self, failure: None };
+        match self.attach(&|_| false).await {
+            Ok(link) => self.gate().link = Some(link),
+            Err(failure) => turn.failure = Some(failure),
+        }
     }
 
     async fn attach(&self, mute: &(impl Fn(&str) -> bool + Send + Sync)) -> Result<Arc<Link>> {
@@ -122,7 +227,7 @@ impl Client {
             let session = self.session_state();
             (session.server, session.ticket.clone())
         };
-        let (mut failures, mut closed) = (Vec::new(), false);
+        let (mut failures, mut closed) = (Vec::new(), Vec::new());
         for index in (first..first + count).map(|index| index % count) {
             let dialer = &self.config.dialers[index];
             match timeout(patience, self.attach_to(dialer, &ticket)).await {
@@ -135,14 +240,14 @@ impl Client {
                     return Ok(link);
                 }
                 Ok(Ok(None)) => {
-                    closed = true;
+                    closed.push(dialer);
                     failures.push(failure::closed(&dialer.host));
                 }
                 Ok(Err(failure)) => failures.push(failure),
                 Err(_) => failures.push(failure::unanswered(&dialer.host, false)),
             }
         }
-        self.judge(closed);
+        self.judge(&closed, patience).await;
         // What a user can mend says more than that another server is down.
         let best = failures.iter().position(|failure: &Error| !failure.is_retryable()).unwrap_or(0);
         let failure = failures.swap_remove(best);
@@ -170,18 +275,32 @@ impl Client {
         }
     }
 
-    /// A server closes the connection of a client that has seen more than itself. If nobody else answers for a ttl, they have
-    /// gone back.
-    fn judge(&self, closed: bool) {
-        let mut session = self.session_state();
-        if self.seen.zxid() == 0 || !closed {
-            session.refused_since = None;
+    /// A server closes the connection of a client that has seen more than itself, and of any client while it has no majority. If
+    /// that goes on for a ttl and it serves one who has seen nothing, the servers have gone back.
+    async fn judge(&self, closed: &[&Dialer], patience: Duration) {
+        let since = {
+            let mut session = self.session_state();
+            if self.seen.zxid() == 0 || closed.is_empty() {
+                session.refused_since = None;
+                return;
+            }
+            *session.refused_since.get_or_insert_with(clock::now)
+        };
+        if clock::now() < since + self.config.ttl {
             return;
         }
-        let since = *session.refused_since.get_or_insert_with(clock::now);
-        if clock::now() >= since + self.config.ttl {
-            self.seen.forget();
-            *session = Session { regressed: Some(clock::now()), ..Session::default() };
+        self.session_state().refused_since = None;
+        let nothing = Ticket::default();
+        for dialer in closed {
+            let asked = dialer.attach(&nothing, self.config.ttl, 0);
+            if let Ok(Ok(Handshake::Held(io, attachment, _))) = timeout(patience, asked).await {
+                self.seen.forget();
+                *self.session_state() = Session { regressed: Some(clock::now()), ..Session::default() };
+                let link = Link::new(Arc::clone(&dialer.host), io, attachment, Arc::clone(&self.seen));
+                let ended = link.send(op::CLOSE, true, None, Writer::default());
+                let _ = timeout(self.config.limit, ended).await;
+                return;
+            }
         }
     }
 
@@ -194,9 +313,10 @@ impl Client {
     }
 
     /// Sets those watches again that [`attach_anew`](Client::attach_anew) has left out.
-    pub(super) async fn unmute(&self, seen: i64, only: impl Fn(&str) -> bool + Send) {
-        if let Some(link) = &*self.link.read().await {
-            self.watch_again(link, seen, only);
+    pub(super) fn unmute(&self, seen: i64, only: impl Fn(&str) -> bool) {
+        let link = self.gate().link.clone();
+        if let Some(link) = link {
+            self.watch_again(&link, seen, only);
         }
     }
 
@@ -204,70 +324,71 @@ impl Client {
     ///
     /// # Errors
     /// No server answers.
-    pub(super) async fn ping(&self) -> Result<()> {
+    pub(super) async fn ping(self: &Arc<Self>) -> Result<()> {
         self.request(op::PING, false, None, Writer::default()).await.map(drop)
     }
 
     /// Ends the session and the connection, if nothing has come between that needs them.
     pub(super) async fn close_if(&self, unused: impl FnOnce() -> bool) {
-        let mut link = self.link.write().await;
-        if !unused() {
-            return;
-        }
-        let Some(link) = link.take() else { return };
-        let answer = link.send(op::CLOSE, true, None, Writer::default());
+        let (link, answer) = {
+            let mut gate = self.gate();
+            if gate.attaching || !unused() {
+                return;
+            }
+            let Some(link) = gate.link.take() else { return };
+            // Whoever comes now asks for a session of its own.
+            self.session_state().ticket = Ticket::default();
+            let answer = link.send(op::CLOSE, true, None, Writer::default());
+            (link, answer)
+        };
         let _ = timeout(self.config.limit, answer).await;
-        self.session_state().ticket = Ticket::default();
+        drop(link);
     }
 
     /// How the connection in use holds the session, if there is one and nobody is replacing it.
     pub(super) fn attachment(&self) -> Option<Attachment> {
-        let link = self.link.try_read().ok()?;
-        link.as_ref().filter(|link| link.is_alive()).map(|link| link.attachment)
+        let gate = self.gate();
+        gate.link.as_ref().filter(|link| !gate.attaching && link.is_alive()).map(|link| link.attachment)
     }
 
     // ---- requests ----
 
     async fn request(
-        &self,
+        self: &Arc<Self>,
         op: i32,
         writes: bool,
         watch: Option<Arm>,
         record: Writer,
     ) -> Result<Done<Vec<u8>>> {
-        let ensured = timeout(self.config.attach_limit, self.ensure()).await;
+        let sent =
+            timeout(self.config.attach_limit + self.config.limit, self.send(op, writes, watch, record)).await;
         let regressed = self.session_state().regressed;
         if op != op::PING && regressed.is_some_and(|at| clock::now() < at + self.config.ttl) {
             let text = "zookeeper: every server that answers has seen less than this process; was it restored from a backup?";
             return Err(Error::new(ErrorKind::StoreRegressed, text).with_backend("zookeeper"));
         }
-        ensured.map_err(|_| {
-            Error::new(ErrorKind::Unavailable, "zookeeper: no server answers in time")
-                .with_backend("zookeeper")
-        })??;
-        let held = self.link.read().await;
-        let Some(link) = &*held else {
-            return Err(failure::lost("the cluster", "the connection has just ended", false));
-        };
-        let answer = match timeout(self.config.limit, link.send(op, writes, watch, record)).await {
+        let sent = sent.map_err(|_| failure::lost("the cluster", "no server has answered in time", false))?;
+        let Sent { answer, attachment, host, link } = sent?;
+        let answer = match timeout(self.config.limit, answer).await {
             Ok(Ok(answer)) => answer?,
-            Ok(Err(_)) => return Err(failure::lost(&link.host, "the connection has ended", writes)),
+            Ok(Err(_)) => return Err(failure::lost(&host, "the connection has ended", writes)),
             Err(_) => {
-                link.give_up();
-                return Err(failure::unanswered(&link.host, writes));
+                if let Some(link) = link.upgrade() {
+                    link.give_up();
+                }
+                return Err(failure::unanswered(&host, writes));
             }
         };
         let Answer { code, body } = answer;
-        let host = Arc::clone(&link.host);
         let result = if code == code::OK { Ok(body) } else { Err(code) };
-        Ok(Done { result, attachment: link.attachment, host })
+        Ok(Done { result, attachment, host })
     }
 
     /// One write.
     ///
     /// # Errors
     /// It was not answered.
-    pub(super) async fn write(&self, write: &Write) -> Result<Done<Wrote>> {
+    pub(super) async fn write(self: &Arc<Self>, write: &Write) -> Result<Done<Wrote>> {
         let record = write.put(Writer::default(), self.config.acl);
         let done = self.request(write.op(), true, None, record).await?;
         done.read(|body| Wrote::read(write.op(), body))
@@ -277,7 +398,10 @@ impl Client {
     ///
     /// # Errors
     /// They were not answered.
-    pub(super) async fn together(&self, writes: &[Write]) -> Result<Done<Result<Vec<Wrote>, (usize, i32)>>> {
+    pub(super) async fn together(
+        self: &Arc<Self>,
+        writes: &[Write],
+    ) -> Result<Done<Result<Vec<Wrote>, (usize, i32)>>> {
         let record = writes.iter().fold(Writer::default(), |out, write| {
             write.put(out.int(write.op()).bool(false).int(-1), self.config.acl)
         });
@@ -286,14 +410,17 @@ impl Client {
     }
 
     /// Content and state of a node; `None` if it is not there.
-    pub(super) async fn get(&self, path: &str) -> Result<Option<(Vec<u8>, Stat)>> {
+    pub(super) async fn get(self: &Arc<Self>, path: &str) -> Result<Option<(Vec<u8>, Stat)>> {
         let record = Writer::default().text(path).bool(false);
         let done = self.request(op::GET_DATA, false, None, record).await?;
         done.read(|body| Some((body.bytes()?.to_vec(), body.stat()?)))?.if_there(op::GET_DATA, path)
     }
 
     /// The state of a node, `None` if it is not there, and what fires when that changes.
-    pub(super) async fn watch_node(&self, path: &str) -> Result<(Option<Stat>, oneshot::Receiver<()>)> {
+    pub(super) async fn watch_node(
+        self: &Arc<Self>,
+        path: &str,
+    ) -> Result<(Option<Stat>, oneshot::Receiver<()>)> {
         let (watch, fired) = armed(Kind::Data, path);
         let record = Writer::default().text(path).bool(true);
         let done = self.request(op::EXISTS, false, Some(watch), record).await?;
@@ -301,14 +428,17 @@ impl Client {
     }
 
     /// The names of a node's children; none without the node.
-    pub(super) async fn children(&self, path: &str) -> Result<Vec<String>> {
+    pub(super) async fn children(self: &Arc<Self>, path: &str) -> Result<Vec<String>> {
         let record = Writer::default().text(path).bool(false);
         let done = self.request(op::GET_CHILDREN, false, None, record).await?;
         Ok(done.read(|body| body.texts())?.if_there(op::GET_CHILDREN, path)?.unwrap_or_default())
     }
 
     /// What fires when a child comes or goes, or the node goes; `None` if it is not there. A write of the node fires nothing.
-    pub(super) async fn watch_children(&self, path: &str) -> Result<Option<oneshot::Receiver<()>>> {
+    pub(super) async fn watch_children(
+        self: &Arc<Self>,
+        path: &str,
+    ) -> Result<Option<oneshot::Receiver<()>>> {
         let (watch, fired) = armed(Kind::Children, path);
         let record = Writer::default().text(path).bool(true);
         let done = self.request(op::GET_CHILDREN, false, Some(watch), record).await?;
@@ -319,7 +449,7 @@ impl Client {
     ///
     /// # Errors
     /// It cannot be made, or a request was not answered.
-    pub(super) async fn make(&self, path: &str) -> Result<()> {
+    pub(super) async fn make(self: &Arc<Self>, path: &str) -> Result<()> {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
         let mut outcome = Ok(());
         for end in ends {

@@ -1,6 +1,7 @@
 //! From an address to a connection that holds a session.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,14 +97,34 @@ impl Dialer {
     }
 
     async fn dial(&self) -> Result<Box<dyn Io>> {
+        let named = |error: incumbent_core::Error| error.with_backend("zookeeper");
+        // What is wrong with the files needs no server to be told.
+        let tls = self.tls.as_ref().map(|tls| Ok((tls.config(&[])?, tls.server_name(&self.name)?)));
+        let tls = tls.transpose().map_err(named)?;
+        let tcp = self.connect().await?;
+        let Some((config, name)) = tls else { return Ok(Box::new(tcp)) };
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
+            Ok(io) => Ok(Box::new(io)),
+            Err(cause) if ended(&cause) && self.speaks_plain_text().await => {
+                Err(failure::not_tls(&self.host))
+            }
+            Err(cause) => Err(failure::cannot_connect(cause, &self.host)),
+        }
+    }
+
+    async fn connect(&self) -> Result<TcpStream> {
         let cannot = |cause| failure::cannot_connect(cause, &self.host);
         let tcp = TcpStream::connect(&*self.host).await.map_err(cannot)?;
         tcp.set_nodelay(true).map_err(cannot)?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(tcp)) };
-        let named = |error: incumbent_core::Error| error.with_backend("zookeeper");
-        let connector = TlsConnector::from(Arc::new(tls.config(&[]).map_err(named)?));
-        let name = tls.server_name(&self.name).map_err(named)?;
-        Ok(Box::new(connector.connect(name, tcp).await.map_err(cannot)?))
+        Ok(tcp)
+    }
+
+    /// A port without TLS takes what begins TLS for a packet that is too long, and closes the connection without a word. Asked for
+    /// its state it says something, if only that this is not allowed.
+    async fn speaks_plain_text(&self) -> bool {
+        let Ok(mut io) = self.connect().await else { return false };
+        let mut answer = [0; 4];
+        io.write_all(b"srvr").await.is_ok() && io.read_exact(&mut answer).await.is_ok()
     }
 
     /// ZooKeeper takes any user and password; which nodes they open is up to those nodes. False if it closed the connection.
@@ -124,11 +145,9 @@ impl Dialer {
 
     /// `None` if the connection was closed in answer.
     async fn ask(&self, io: &mut Box<dyn Io>, request: Writer) -> Result<Option<Vec<u8>>> {
-        let broken = |cause: std::io::Error| match cause.kind() {
-            std::io::ErrorKind::UnexpectedEof
-            | std::io::ErrorKind::ConnectionReset
-            | std::io::ErrorKind::BrokenPipe => Ok(None),
-            _ => Err(failure::cannot_connect(cause, &self.host)),
+        let broken = |cause| match ended(&cause) {
+            true => Ok(None),
+            false => Err(failure::cannot_connect(cause, &self.host)),
         };
         if let Err(cause) = io.write_all(&request.into_frame()).await {
             return broken(cause);
@@ -147,6 +166,12 @@ impl Dialer {
             Err(cause) => broken(cause),
         }
     }
+}
+
+/// True if the server closed the connection.
+fn ended(cause: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(cause.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
 /// Time in ms, session and its password, from the answer to a connect.

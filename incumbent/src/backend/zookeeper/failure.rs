@@ -5,6 +5,7 @@ use std::io;
 use incumbent_core::{Error, ErrorKind};
 
 use super::jute::{code, op};
+use crate::backend::tls;
 
 /// An error of this backend about the server at `host`.
 pub(super) fn error(kind: ErrorKind, host: &str, text: impl std::fmt::Display) -> Error {
@@ -70,27 +71,14 @@ pub(super) fn refused(answer: i32, op: i32, path: &str, host: &str) -> Error {
 
 /// A failure to open a connection to `host`, so nothing was sent.
 pub(super) fn cannot_connect(cause: io::Error, host: &str) -> Error {
-    let tls = cause.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    let error = match tls {
-        Some(rustls::Error::InvalidMessage(_)) => {
-            error(ErrorKind::Denied, host, "it does not speak TLS; use tls=off if that is meant")
-        }
-        Some(rustls::Error::InvalidCertificate(reason)) => error(
-            ErrorKind::Denied,
-            host,
-            format_args!(
-                "its certificate is not accepted ({reason}); check ca= (the authority that signed it) and server_name="
-            ),
-        ),
-        Some(rustls::Error::AlertReceived(alert)) => error(ErrorKind::Denied, host, refusal(alert)),
-        Some(other) => error(ErrorKind::Denied, host, format_args!("TLS cannot be agreed: {other}")),
+    let error = match tls::advice(&cause) {
+        Some(advice) => error(ErrorKind::Denied, host, advice),
         None => error(ErrorKind::Unavailable, host, format_args!("cannot connect: {cause}")),
     };
     error.with_source(cause)
 }
 
-fn refusal(alert: &rustls::AlertDescription) -> String {
-    format!(
-        "it refused the TLS connection ({alert:?}); check cert= and key= (a client certificate that its authority signed)"
-    )
+/// The server at `host` was spoken to in TLS and speaks plain text.
+pub(super) fn not_tls(host: &str) -> Error {
+    error(ErrorKind::Denied, host, tls::NOT_TLS)
 }

@@ -55,6 +55,8 @@ struct Shared {
     host: Arc<str>,
     queue: Mutex<Queue>,
     alive: AtomicBool,
+    /// Fires when nothing is under way any more.
+    answered: Notify,
     seen: Arc<Seen>,
 }
 
@@ -81,6 +83,7 @@ impl Link {
             host: Arc::clone(&host),
             queue: Mutex::new(queue),
             alive: AtomicBool::new(true),
+            answered: Notify::new(),
             seen,
         });
         let (reading, writing) = tokio::io::split(io);
@@ -125,6 +128,19 @@ impl Link {
         receiver
     }
 
+    /// Waits until every request was answered.
+    pub(super) async fn answered(&self) {
+        loop {
+            let answered = self.shared.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if self.shared.lock().pending.is_empty() {
+                return;
+            }
+            answered.await;
+        }
+    }
+
     /// The connection is of no use any more; whoever waits for an answer on it is told.
     pub(super) fn give_up(&self) {
         self.shared.end("the connection was given up");
@@ -153,6 +169,7 @@ impl Shared {
         for Pending { writes, answer, .. } in pending {
             let _ = answer.send(Err(failure::lost(&self.host, why, writes)));
         }
+        self.answered.notify_waiters();
     }
 
     /// # Errors
@@ -168,7 +185,11 @@ impl Shared {
             self.seen.watches.fire(kind, &path);
             return Ok(());
         }
-        let pending = self.lock().pending.pop_front().filter(|pending| pending.xid == number);
+        let (pending, all) = {
+            let mut queue = self.lock();
+            (queue.pending.pop_front(), queue.pending.is_empty())
+        };
+        let pending = pending.filter(|pending| pending.xid == number);
         let Some(Pending { watch, answer, .. }) = pending else { return Err(garbage()) };
         if zxid > 0 {
             self.seen.zxid.fetch_max(zxid, Ordering::Relaxed);
@@ -181,6 +202,9 @@ impl Shared {
             self.alive.store(false, Ordering::Relaxed);
         }
         let _ = answer.send(Ok(Answer { code: answered, body: reader.0.to_vec() }));
+        if all {
+            self.answered.notify_waiters();
+        }
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ const MAX: usize = 100;
 
 /// The session of one process with one ZooKeeper.
 pub(super) struct Shared {
-    pub(super) client: Client,
+    pub(super) client: Arc<Client>,
     pub(super) nodes: Nodes,
     pub(super) ttl: Duration,
     state: Mutex<State>,
@@ -53,7 +53,7 @@ pub(super) struct State {
 }
 
 impl Shared {
-    pub(super) fn new(client: Client, nodes: Nodes, ttl: Duration) -> Arc<Shared> {
+    pub(super) fn new(client: Arc<Client>, nodes: Nodes, ttl: Duration) -> Arc<Shared> {
         Arc::new(Shared {
             client,
             nodes,
@@ -191,8 +191,7 @@ impl Shared {
         let at: BTreeSet<i64> = muted.iter().map(|path| *seen.get(path).unwrap_or(&before)).collect();
         for zxid in at {
             self.client
-                .unmute(zxid, |path| muted.contains(path) && *seen.get(path).unwrap_or(&before) == zxid)
-                .await;
+                .unmute(zxid, |path| muted.contains(path) && *seen.get(path).unwrap_or(&before) == zxid);
         }
         failure.map_or(Ok(()), Err)
     }

@@ -28,7 +28,9 @@ pub(super) struct Arm {
 
 /// What is watched, and who waits for it.
 #[derive(Default)]
-pub(super) struct Watches(Mutex<BTreeMap<(Kind, String), Vec<oneshot::Sender<()>>>>);
+pub(super) struct Watches(Mutex<Waiting>);
+
+type Waiting = BTreeMap<(Kind, String), Vec<oneshot::Sender<()>>>;
 
 /// Paths that one packet names at most, far below a server's limit of 1 MiB.
 const PACKET: usize = 1000;
@@ -92,7 +94,7 @@ impl Watches {
         keys.chunks(PACKET).map(packet).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Kind, String), Vec<oneshot::Sender<()>>>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
