@@ -6,8 +6,8 @@
 
 use testkit::Kubernetes;
 use testkit::fetch::{
-    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, JAVA, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE, ZOOKEEPER_3_8,
-    ZOOKEEPER_3_9,
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, JAVA, KUBECTL, PGBOUNCER, POSTGRES, REDIS, STRACE,
+    ZOOKEEPER_3_8, ZOOKEEPER_3_9,
 };
 
 use crate::Result;

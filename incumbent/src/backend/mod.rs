@@ -131,14 +131,6 @@ pub static REGISTRY: &[Scheme] = &[
         open: None,
     },
     Scheme {
-        name: "memory",
-        aliases: &[],
-        feature: None,
-        example: "memory:",
-        guarantees: Some(memory::guarantees),
-        open: Some(memory::open),
-    },
-    Scheme {
         name: "zookeeper",
         aliases: &["zk"],
         feature: Some("zookeeper"),
@@ -151,6 +143,14 @@ pub static REGISTRY: &[Scheme] = &[
         open: Some(zookeeper::open),
         #[cfg(not(feature = "zookeeper"))]
         open: None,
+    },
+    Scheme {
+        name: "memory",
+        aliases: &[],
+        feature: None,
+        example: "memory:",
+        guarantees: Some(memory::guarantees),
+        open: Some(memory::open),
     },
 ];
 
