@@ -40,12 +40,12 @@ mod faults {
     use std::time::Duration;
 
     use incumbent_core::FencingToken;
-    use incumbent_guardian::{GuardianEvent, LeaseFileWriter, StartFailureKind, clock};
+    use incumbent_guardian::{GuardianEvent, KillCause, LeaseFileWriter, StartFailureKind, clock};
     use libtest_mimic::Trial;
     use rustix::process::Signal;
     use testkit::{Capability, Cgroup, require};
 
-    use crate::harness::{LONG, Parent, User, is_alive, scratch, send, sh, stat, until};
+    use crate::harness::{LONG, Parent, User, is_alive, scratch, send, sh, stat, until, until_ticking};
     use crate::parent::Plan;
     use crate::tree::{Tree, kill_both};
 
@@ -57,6 +57,14 @@ mod faults {
             }),
             Trial::test("what_cannot_be_killed_keeps_the_next_command_of_its_election_from_starting", || {
                 what_cannot_be_killed_keeps_the_next_command_of_its_election_from_starting();
+                Ok(())
+            }),
+            Trial::test("a_guardian_that_not_even_a_kill_reaches_is_noticed_and_its_tree_is_killed", || {
+                a_guardian_that_not_even_a_kill_reaches_is_noticed_and_its_tree_is_killed();
+                Ok(())
+            }),
+            Trial::test("a_term_on_another_boot_clock_is_not_taken_for_over", || {
+                a_term_on_another_boot_clock_is_not_taken_for_over();
                 Ok(())
             }),
             Trial::test("what_became_root_is_reported_and_not_called_empty", || {
@@ -136,6 +144,44 @@ mod faults {
 
         freezer.set("THAWED");
         assert_eq!(run("billing").1, ["ran"]);
+        tree.assert_dead();
+    }
+
+    /// It is held up in the kernel and will only die, so nothing is left that could do harm.
+    fn a_guardian_that_not_even_a_kill_reaches_is_noticed_and_its_tree_is_killed() {
+        require(Capability::Root);
+        let freezer = Freezer::new();
+        for user in [User::Own, User::Nobody] {
+            let mut tree = Tree::new(LONG, 0);
+            let mut parent = tree.start(user);
+            freezer.add(parent.guardian);
+            freezer.set("FROZEN");
+            assert_eq!(parent.event().0, GuardianEvent::Killing { cause: KillCause::GuardianSilent });
+            // What lives is told of twice in a second.
+            assert!((0..60).any(|_| parent.event().0 == GuardianEvent::Empty), "waited for who cannot die");
+            tree.assert_dead();
+            freezer.set("THAWED");
+            until("the guardian is dead", || !is_alive(parent.guardian));
+        }
+    }
+
+    /// In its time namespace the clock is ahead, and the deadline of the other seems to have passed.
+    fn a_term_on_another_boot_clock_is_not_taken_for_over() {
+        require(Capability::Root);
+        let (Some(apart), Some(ahead)) = (Cgroup::new(), Cgroup::new()) else { return };
+        let mut tree = Tree::new(LONG, 0);
+        tree.plan.cgroup = Some(apart.path().into());
+        let mut parent = tree.start(User::Own);
+        let wrapper = ["unshare", "--time", "--boottime", "100000", "--fork", "--kill-child"];
+        let (dir, argv, cgroup) = (tree.dir.path().into(), sh("cat /proc/uptime"), Some(ahead.path().into()));
+        let mut next =
+            Parent::spawn_under(&wrapper, Plan { dir, argv, cgroup, lease_ms: LONG, ..Plan::default() });
+        next.rest();
+        let uptime: f64 = next.output[0].split(' ').next().unwrap().parse().unwrap();
+        assert!(uptime > 100_000.0, "the clock is not ahead, and this test shows nothing");
+        tree.files.iter().for_each(|file| until_ticking(file));
+        parent.order("kill");
+        parent.rest();
         tree.assert_dead();
     }
 

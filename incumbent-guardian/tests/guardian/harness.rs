@@ -86,10 +86,21 @@ impl Parent {
 
     pub(crate) fn spawn_as(user: User, plan: Plan) -> Parent {
         let mut command = Command::new(program());
-        command.arg(ROLE).arg(serde_json::to_string(&plan).unwrap());
         if user == User::Nobody {
             command.uid(NOBODY).gid(NOBODY);
         }
+        Parent::spawn_by(command, plan)
+    }
+
+    /// As the child of another program, which may put it elsewhere.
+    pub(crate) fn spawn_under(wrapper: &[&str], plan: Plan) -> Parent {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(program());
+        Parent::spawn_by(command, plan)
+    }
+
+    fn spawn_by(mut command: Command, plan: Plan) -> Parent {
+        command.arg(ROLE).arg(serde_json::to_string(&plan).unwrap());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();

@@ -8,6 +8,7 @@ mod faults;
 #[cfg(target_os = "linux")]
 mod frozen;
 #[cfg(target_os = "linux")]
+#[expect(dead_code, reason = "the tests that need root use the rest")]
 mod harness;
 #[cfg(target_os = "linux")]
 mod orders;
