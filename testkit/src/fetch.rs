@@ -37,6 +37,12 @@ pub const ETCD_3_5: Bundle =
 /// kubectl of Kubernetes 1.20, as in Debian 12.
 pub const KUBECTL: Bundle =
     Bundle { name: "kubectl", suite: "bookworm", packages: &["kubernetes-client"], tool: None };
+/// nats-server 2.9, as in Debian 12.
+pub const NATS_2_9: Bundle =
+    Bundle { name: "nats-2.9", suite: "bookworm", packages: &["nats-server"], tool: None };
+/// nats-server 2.10, as in Debian 13.
+pub const NATS_2_10: Bundle =
+    Bundle { name: "nats-2.10", suite: "trixie", packages: &["nats-server"], tool: None };
 /// Redis 7.0, as in Debian 12.
 pub const REDIS: Bundle = Bundle {
     name: "redis",
@@ -117,6 +123,8 @@ pub const BUNDLES: &[&Bundle] = &[
     &ETCD_3_4,
     &ETCD_3_5,
     &KUBECTL,
+    &NATS_2_9,
+    &NATS_2_10,
     &PGBOUNCER,
     &POSTGRES,
     &REDIS,

@@ -8,6 +8,8 @@ pub(crate) mod file;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -151,6 +153,20 @@ pub static REGISTRY: &[Scheme] = &[
         example: "memory:",
         guarantees: Some(memory::guarantees),
         open: Some(memory::open),
+    },
+    Scheme {
+        name: "nats",
+        aliases: &[],
+        feature: Some("nats"),
+        example: "nats://127.0.0.1:4222/elections",
+        #[cfg(feature = "nats")]
+        guarantees: Some(nats::guarantees),
+        #[cfg(not(feature = "nats"))]
+        guarantees: None,
+        #[cfg(feature = "nats")]
+        open: Some(nats::open),
+        #[cfg(not(feature = "nats"))]
+        open: None,
     },
 ];
 

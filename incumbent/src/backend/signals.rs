@@ -29,7 +29,7 @@ impl Signals {
     }
 
     /// Tells those who wait for news of `election`, unless there is only one.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "nats", feature = "redis"))]
     pub(super) fn send_if_shared(&self, election: &str) {
         let all = self.lock();
         if let Some(signal) = all.get(election).filter(|signal| signal.receiver_count() > 1) {

@@ -26,6 +26,32 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] if a file cannot be read or does not hold what it should.
     pub(crate) fn config(&self, protocols: &[&[u8]]) -> Result<ClientConfig> {
+        let mut config = self.identified(builder().with_root_certificates(self.roots()?))?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(config)
+    }
+
+    /// The same for a client library that by itself expects the host that it dials in the certificate: with `server_name`, that
+    /// name is expected instead.
+    ///
+    /// # Errors
+    /// As [`config`](Tls::config).
+    #[cfg(feature = "nats")]
+    pub(crate) fn config_with_name(&self) -> Result<ClientConfig> {
+        let Some(name) = &self.server_name else { return self.config(&[]) };
+        let name = self.server_name(name)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            rustls::client::WebPkiServerVerifier::builder_with_provider(self.roots()?.into(), provider)
+                .build()
+                .map_err(|cause| {
+                    Error::new(ErrorKind::InvalidConfig, "the authorities cannot be used").with_source(cause)
+                })?;
+        let verifier = Arc::new(named::Verifier { name, verifier });
+        self.identified(builder().dangerous().with_custom_certificate_verifier(verifier))
+    }
+
+    fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         match &self.ca {
             Some(path) => roots.add_parsable_certificates(certificates(path, "ca")?),
@@ -38,19 +64,19 @@ impl Tls {
             };
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        let builder = builder().with_root_certificates(roots);
-        let mut config = match &self.identity {
-            Some((certificate, key)) => {
-                let chain = certificates(certificate, "cert")?;
-                builder.with_client_auth_cert(chain, private_key(key)?).map_err(|cause| {
-                    let text = format!("cert={} and key= do not go together", certificate.display());
-                    Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
-                })?
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        Ok(config)
+        Ok(roots)
+    }
+
+    fn identified(
+        &self,
+        builder: rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
+    ) -> Result<ClientConfig> {
+        let Some((certificate, key)) = &self.identity else { return Ok(builder.with_no_client_auth()) };
+        let chain = certificates(certificate, "cert")?;
+        builder.with_client_auth_cert(chain, private_key(key)?).map_err(|cause| {
+            let text = format!("cert={} and key= do not go together", certificate.display());
+            Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
+        })
     }
 
     /// The name that the server's certificate must carry, for a server at `host` (without port).
@@ -132,4 +158,56 @@ fn read(path: &Path, parameter: &str) -> Result<Vec<u8>> {
         let text = format!("cannot read {parameter}={}: {cause}", path.display());
         Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
     })
+}
+
+#[cfg(feature = "nats")]
+mod named {
+    use std::sync::Arc;
+
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+
+    /// Checks a certificate as usual, but for one name, whichever host was dialed.
+    #[derive(Debug)]
+    pub(super) struct Verifier {
+        pub(super) name: ServerName<'static>,
+        pub(super) verifier: Arc<WebPkiServerVerifier>,
+    }
+
+    impl ServerCertVerifier for Verifier {
+        fn verify_server_cert(
+            &self,
+            certificate: &CertificateDer<'_>,
+            chain: &[CertificateDer<'_>],
+            _dialed: &ServerName<'_>,
+            ocsp: &[u8],
+            now: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            self.verifier.verify_server_cert(certificate, chain, &self.name, ocsp, now)
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.verifier.verify_tls12_signature(message, certificate, signed)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.verifier.verify_tls13_signature(message, certificate, signed)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.verifier.supported_verify_schemes()
+        }
+    }
 }
