@@ -234,19 +234,26 @@ async fn r8_a_dropped_release_of_a_waiting_candidate_gives_up_its_place(stage: &
     }
 }
 
-/// Whole or not at all, and it can be written afterwards.
+/// Whole or not at all, perhaps later than a read that was sent after it, and it can be written afterwards.
 async fn r8_a_dropped_write_of_a_note_is_done_or_not(stage: &Stage) -> Outcome {
     let (handle, election) = (stage.open().await?, stage.election());
     let grant = stage.win(&handle, &stage.claim(&election, "a")).await?;
     let token = grant.token.unwrap_or(incumbent_core::FencingToken(1));
     let body = |number: u8| vec![number; 2000];
+    let (mut replaced, mut under_way) = (None, Vec::new());
     for polls in 1..=WAITS_MAX {
         let before = handle.read_note(&election, Note::Checkpoint).await?;
         let number = u8::try_from(polls).unwrap_or_default();
+        if replaced != before {
+            // What was to replace an older one is refused from now on.
+            under_way.clear();
+        }
+        under_way.push(body(number));
+        replaced = before.clone();
         let swap = handle.swap_note(&election, Note::Checkpoint, before.as_ref(), token, body(number));
         let ended = abandon::after_polls(polls, swap).await.is_some();
         let after = handle.read_note(&election, Note::Checkpoint).await?;
-        let whole = after.as_ref().is_some_and(|after| after.body == body(number)) || after == before;
+        let whole = after.as_ref().is_some_and(|after| under_way.contains(&after.body)) || after == before;
         ensure!(whole, "a dropped write left neither the old note nor the new one: {before:?}, {after:?}");
         if ended {
             return Ok(());

@@ -1,0 +1,11 @@
+//! The rules on NATS JetStream 2.10.27, one server.
+
+mod nats;
+
+use std::process::ExitCode;
+
+use incumbent_conformance::Suite;
+
+fn main() -> ExitCode {
+    Suite::new(nats::Servers::new(1)).main()
+}
