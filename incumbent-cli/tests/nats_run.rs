@@ -182,9 +182,18 @@ fn a_url_that_cannot_work_is_an_error_at_once() {
     }
 }
 
-/// A bucket that nobody made, or that forgets, is refused with the reason.
 #[test]
-fn a_bucket_that_cannot_hold_elections_is_refused_before_the_first_term() {
+fn doctor_says_what_a_bucket_with_one_replica_means() {
+    let (world, nats) = (World::new(), nats());
+    let (status, out, err) = world.output(&["doctor", "--on", &nats.url()]);
+    assert_eq!(status, 0, "{out}{err}");
+    assert!(format!("{out}{err}").contains("the bucket elections has one replica"), "{out}{err}");
+}
+
+/// nats-server #3653, #4162: the server lets records expire at uneven times. A bucket in which they do, or that forgets in another
+/// way, or that nobody made, is refused with the reason.
+#[test]
+fn nats_3653_a_bucket_that_cannot_hold_elections_is_refused_before_the_first_term() {
     let world = World::new();
     let nats = nats();
     let buckets = [

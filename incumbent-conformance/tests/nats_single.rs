@@ -7,5 +7,5 @@ use std::process::ExitCode;
 use incumbent_conformance::Suite;
 
 fn main() -> ExitCode {
-    Suite::new(nats::Servers::new(1)).main()
+    Suite::new(nats::Servers::new(1)).jobs(12).main()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use incumbent::{LossReason, Settings};
+use incumbent::{CampaignEvent, LossReason, Settings, StopReason};
 use incumbent_core::Renewed;
 use serde_json::{Value, json};
 use testkit::{Nats, NatsVersion, now};
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::support::{PATIENCE, candidate, claim, elected, lost, nats, renew, run, store, win};
 
 /// Longer than the servers take to choose a new leader.
-const LONG: Duration = Duration::from_secs(45);
+const LONG: Duration = Duration::from_secs(30);
 
 fn cluster() -> Nats {
     Nats::cluster(&[NatsVersion::V2_10; 3]).start().expect("nats starts")
@@ -52,6 +52,33 @@ fn nats_a_term_outlives_the_loss_of_the_buckets_leader() {
         timeout(LONG * 2, renewed).await.expect("an end");
         assert!(term.is_valid(), "the term was lost with one of three servers");
         assert_eq!(term.token(), token);
+    });
+}
+
+/// One of three servers is gone, and NATS gives some consumers to it all the same: standbys are told of a release in spite of that.
+#[test]
+fn nats_standbys_are_told_while_one_server_is_gone() {
+    let mut nats = cluster();
+    run(async {
+        leave_a_released_record(&nats.url()).await;
+        nats.kill((nats.leader_index() + 1) % 3);
+        let mut leader = patient_candidate(&nats.url(), "0").await;
+        elected(&mut leader).await;
+        for round in 1..=5 {
+            let mut standby = patient_candidate(&nats.url(), &round.to_string()).await;
+            let waiting = timeout(LONG / 6, standby.next()).await;
+            assert!(waiting.is_ok(), "it is told nothing: {waiting:?}");
+            sleep(Duration::from_secs(3)).await;
+            leader.stop(StopReason::Shutdown);
+            while let Some(event) = leader.next().await {
+                if matches!(event, CampaignEvent::Stopping { .. }) {
+                    leader.work_stopped();
+                }
+            }
+            // Without a word it would look after one ttl.
+            timeout(LONG / 3, elected(&mut standby)).await.expect("it is told in time");
+            leader = standby;
+        }
     });
 }
 
@@ -166,6 +193,47 @@ fn nats_an_old_copy_of_the_data_keeps_the_order_of_tokens() {
         assert_eq!(next.authority, forgotten.authority, "a fence would refuse it");
         let renewed = renew(&one, &late, &forgotten).await;
         assert!(matches!(renewed, Ok(Renewed::Lost(_))), "{renewed:?}");
+    });
+}
+
+/// A power failure as a machine shows it whose disk had not got the latest writes: a follower comes back with an old copy, the leader
+/// of then not at all, and with a third server they are a majority. What was acknowledged is gone and its revision is given out
+/// again. Nothing can keep the other from leading then; but tokens rise, and who led before ends at its next renewal.
+#[test]
+fn nats_7564_a_majority_that_lost_a_write_keeps_the_order_of_tokens() {
+    let mut nats = cluster();
+    run(async {
+        let one = store(&nats.url());
+        let me = claim("a");
+        let grant = win(&one, &me).await;
+        one.release(&me, Some(&grant), None).await.expect("a release");
+        let leader = nats.leader_index();
+        let (follower, third) = ((leader + 1) % 3, (leader + 2) % 3);
+        let (data, copy) = (nats.dir().join(format!("n{follower}")), nats.dir().join("copy"));
+        nats.stop(follower);
+        copy_all(&data, &copy);
+        nats.restart(follower);
+        nats.kill(third);
+        let late = claim("b");
+        let forgotten = win(&one, &late).await;
+        nats.kill(leader);
+        nats.kill(follower);
+        std::fs::remove_dir_all(&data).expect("the data");
+        copy_all(&copy, &data);
+        nats.launch(follower);
+        nats.launch(third);
+        for i in [follower, third] {
+            let listens = || std::net::TcpStream::connect(&nats.endpoints()[i]).is_ok();
+            assert!(testkit::wait_until(PATIENCE, listens), "server {i} does not come up");
+        }
+        nats.leader_index();
+        let (two, other) = (store(&nats.url()), claim("c"));
+        let next = win(&two, &other).await;
+        assert!(next.token > forgotten.token, "{:?} after {:?}", next.token, forgotten.token);
+        let renewed = renew(&one, &late, &forgotten).await;
+        assert!(matches!(renewed, Ok(Renewed::Lost(_))), "{renewed:?}");
+        let renewed = renew(&two, &other, &next).await;
+        assert!(matches!(renewed, Ok(Renewed::Extended { .. })), "{renewed:?}");
     });
 }
 

@@ -178,6 +178,8 @@ fn a_full_bucket_says_so_and_goes_on_when_it_has_room() {
         let refused = one.renew(&me, &grant).await.expect_err("a refusal");
         assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
         assert!(refused.to_string().contains("the limits of the bucket"), "{refused}");
+        let advice = one.advice().await.expect("an answer");
+        assert!(advice.iter().any(|line| line.contains("limited in size")), "{advice:?}");
         let fillers = json!({"filter": "$KV.elections.filler.>"});
         nats.api(&format!("STREAM.PURGE.KV_{}", Nats::BUCKET), &fillers);
         let renewed = renew(&one, &me, &grant).await;

@@ -1,5 +1,7 @@
 //! What proves a renewal, and what does not.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use incumbent::LossReason;
@@ -202,6 +204,63 @@ fn curator_692_a_record_that_is_deleted_or_overwritten_is_lost() {
             store.release(&next, Some(&grant_of_next), None).await.expect("a release");
         });
     }
+}
+
+/// Something on the way puts the same message id on each renewal: the server acknowledges the second one and does not write it.
+#[test]
+fn nats_an_acknowledged_duplicate_is_no_renewal() {
+    let nats = nats();
+    run(async {
+        let through = nats.url_of(&[with_message_id(nats.endpoints()[0].clone())]);
+        let (store, me) = (store(&through), claim("a"));
+        let grant = win(&store, &me).await;
+        let first = renew(&store, &me, &grant).await;
+        assert!(matches!(first, Ok(Renewed::Extended { .. })), "{first:?}");
+        let second = store.renew(&me, &grant).await.expect_err("no proof");
+        assert!(second.to_string().contains("duplicate") && second.is_ambiguous(), "{second:?}");
+    });
+}
+
+/// A way to the server on which each renewal gets a message id.
+fn with_message_id(server: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let to = TcpStream::connect(&server).expect("the server");
+            let (mut answers, mut back) =
+                (to.try_clone().expect("a copy"), client.try_clone().expect("a copy"));
+            std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+            std::thread::spawn(move || rewrite(BufReader::new(client), to));
+        }
+    });
+    addr
+}
+
+/// Passes on what a client says; its end ends the connection.
+fn rewrite(mut from: BufReader<TcpStream>, mut to: TcpStream) -> std::io::Result<()> {
+    let mut line = String::new();
+    while from.read_line(&mut line)? > 0 {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let length = |back: usize| words[words.len() - back].parse::<usize>().expect("a length");
+        let mut payload = match words.first() {
+            Some(&("PUB" | "HPUB")) => vec![0; length(1) + 2],
+            _ => Vec::new(),
+        };
+        from.read_exact(&mut payload)?;
+        if words.first() == Some(&"HPUB")
+            && String::from_utf8_lossy(&payload).contains("Incumbent-Renewed-By")
+        {
+            let (added, first_line) = (b"Nats-Msg-Id: one\r\n", "NATS/1.0\r\n".len());
+            payload.splice(first_line..first_line, *added);
+            let lengths = (length(2) + added.len(), length(1) + added.len());
+            line = format!("HPUB {} {} {} {}\r\n", words[1], words[2], lengths.0, lengths.1);
+        }
+        to.write_all(line.as_bytes())?;
+        to.write_all(&payload)?;
+        line.clear();
+    }
+    to.shutdown(Shutdown::Both)
 }
 
 /// Eight campaigns see one released record at the same moment: one of them gets it.

@@ -110,6 +110,27 @@ impl Facts {
             .chain(self.cluster.replicas.iter().map(|peer| &*peer.name))
     }
 
+    fn is_bounded(&self) -> bool {
+        self.config.max_msgs > 0 || self.config.max_bytes > 0
+    }
+
+    /// What an operator should know or change, each as one line.
+    pub(super) fn advice(&self, keys: &Keys) -> Vec<String> {
+        let bucket = &keys.bucket;
+        let mut advice = Vec::new();
+        if !self.is_replicated() {
+            advice.push(format!(
+                "the bucket {bucket} has one replica: elections stand still while its server does; in a cluster make it with --replicas=3"
+            ));
+        }
+        if self.is_bounded() {
+            advice.push(format!(
+                "the bucket {bucket} is limited in size: when it is full, renewals are refused and terms end; make it without --max-bucket-size"
+            ));
+        }
+        advice
+    }
+
     /// Refuses a bucket in which a record can vanish, or that cannot be written.
     pub(super) fn check(&self, host: &str, keys: &Keys) -> Result<()> {
         let bucket = &keys.bucket;
@@ -137,8 +158,7 @@ impl Facts {
         if config.sealed {
             return wrong(ErrorKind::ReadOnly, "is sealed and takes no writes; make another one");
         }
-        let is_bounded = config.max_msgs > 0 || config.max_bytes > 0;
-        if config.retention != "limits" || (is_bounded && config.discard != "new") {
+        if config.retention != "limits" || (self.is_bounded() && config.discard != "new") {
             return wrong(
                 ErrorKind::InvalidConfig,
                 "throws old records away when it is full; make it with nats kv add, which discards new ones instead",

@@ -52,8 +52,6 @@ struct State {
     leader: Option<String>,
     /// When the connection, or the server that leads the bucket, was last seen to be another one.
     changed_at: BootInstant,
-    /// That the bucket has one replica was said.
-    is_warned: bool,
 }
 
 impl Client {
@@ -143,13 +141,6 @@ impl Client {
                 old,
                 new = facts.created,
                 "the bucket was made anew and has forgotten everything, so terms end and fences want fence adopt"
-            );
-        }
-        if !facts.is_replicated() && !state.is_warned {
-            state.is_warned = true;
-            tracing::debug!(
-                bucket = self.config.keys.bucket,
-                "the bucket has one replica: elections stop with its server"
             );
         }
     }

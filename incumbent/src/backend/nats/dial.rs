@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerAddr};
@@ -111,6 +111,8 @@ pub(super) struct Link {
     keys: Keys,
     patience: Duration,
     has_jetstream: bool,
+    /// Servers that hold the bucket and whose version could not be seen.
+    unseen: OnceLock<Vec<String>>,
     /// True once it is of no more use.
     closed: Arc<watch::Sender<bool>>,
     /// What the server tells beside its answers.
@@ -166,6 +168,7 @@ pub(super) async fn connect(config: &Config, index: usize) -> Result<Opened> {
         keys: config.keys.clone(),
         patience: config.patience,
         has_jetstream: info.jetstream,
+        unseen: OnceLock::new(),
         closed,
         told,
     });
@@ -173,7 +176,8 @@ pub(super) async fn connect(config: &Config, index: usize) -> Result<Opened> {
     let facts = link.look().await?;
     if facts.is_replicated() {
         let mine = Greeting { server_name: info.server_name, version: info.version };
-        check_versions(config, &facts, mine, info.connect_urls, &name).await?;
+        let unseen = check_versions(config, &facts, mine, info.connect_urls, &name).await?;
+        let _ = link.unseen.set(unseen);
     }
     Ok((link, facts, sent_at))
 }
@@ -189,6 +193,20 @@ impl Link {
         let facts = Facts::parse(&answer.payload, &self.host, &self.keys)?;
         facts.check(&self.host, &self.keys)?;
         Ok(facts)
+    }
+
+    /// What weakens the promises of the bucket, each as one line.
+    ///
+    /// # Errors
+    /// As [`look`](Link::look).
+    pub(super) async fn advice(self: &Arc<Self>) -> Result<Vec<String>> {
+        let mut advice = self.look().await?.advice(&self.keys);
+        advice.extend(self.unseen.get().into_iter().flatten().map(|server| {
+            format!(
+                "the version of the server {server}, which holds a replica of the bucket, cannot be seen from here; see that it is {REPLICATED_SINCE} or newer"
+            )
+        }));
+        Ok(advice)
     }
 
     /// Sends one request and waits for its answer, for as long as the caller does. An answer that comes after that belongs to an
@@ -210,7 +228,8 @@ impl Link {
         }
     }
 
-    async fn ask(
+    /// The same, whose abandonment says nothing about the connection.
+    pub(super) async fn ask(
         &self,
         subject: String,
         headers: Option<HeaderMap>,
@@ -292,14 +311,15 @@ struct Greeting {
     version: String,
 }
 
-/// Refuses a server that is too old for a replicated bucket, `mine` and every other one that can be seen.
+/// Refuses a server that is too old for a replicated bucket, `mine` and every other one that can be seen. Gives those that hold it
+/// and cannot be seen.
 async fn check_versions(
     config: &Config,
     facts: &Facts,
     mine: Greeting,
     discovered: Vec<String>,
     host: &str,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let mut others: Vec<String> = (0..config.hosts.len()).map(|index| config.name(index)).collect();
     others.extend(discovered);
     others.sort();
@@ -314,10 +334,7 @@ async fn check_versions(
         }
     }
     let is_unseen = |member: &&str| !seen.iter().any(|server| server.server_name == *member);
-    for member in facts.members().filter(is_unseen) {
-        tracing::debug!(member, "its version cannot be seen from here");
-    }
-    Ok(())
+    Ok(facts.members().filter(is_unseen).map(str::to_owned).collect())
 }
 
 async fn greeting(addr: &str) -> Option<Greeting> {

@@ -23,6 +23,9 @@ use crate::backend::signals::Signals;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The shortest and the longest time after which the server says that nothing has changed.
 const HEARTBEAT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// How long a consumer may take to be made. For minutes after a server of a cluster has gone, consumers are given to it, and nobody
+/// answers; the next try may be given to another one.
+const CREATION: Duration = Duration::from_secs(1);
 /// So many heartbeats may be missing.
 const MISSED: u32 = 3;
 
@@ -144,9 +147,9 @@ impl Hints {
 
     async fn subscribe(&self, link: &Arc<Link>, heartbeat: Duration) -> Result<Subscriber> {
         let keys = &self.client.config.keys;
-        let cut = |_| failure::cut(&link.host, Effect::None);
+        let cut = |()| failure::cut(&link.host, Effect::None);
         let inbox = link.client.new_inbox();
-        let messages = link.client.subscribe(inbox.clone()).await.map_err(cut)?;
+        let messages = link.client.subscribe(inbox.clone()).await.map_err(|_| cut(()))?;
         let request = json!({
             "stream_name": keys.stream(),
             "config": {
@@ -158,7 +161,8 @@ impl Hints {
             },
         });
         let subject = format!("$JS.API.CONSUMER.CREATE.{}", keys.stream());
-        let answer = link.request(&subject, None, request.to_string().into_bytes(), Effect::None).await?;
+        let asked = link.ask(subject, None, request.to_string().into_bytes(), Effect::None);
+        let answer = timeout(CREATION, asked).await.unwrap_or_else(|_| Err(cut(())))?;
         #[derive(Deserialize)]
         struct Answer {
             error: Option<Refusal>,

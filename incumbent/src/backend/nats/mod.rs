@@ -228,6 +228,10 @@ impl RecordStore for NatsStore {
     fn changes<'a>(&'a self, election: &'a ElectionName) -> Option<BoxStream<'a, Result<()>>> {
         Some(self.hints.follow(election))
     }
+
+    fn advice(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async { self.client.link().await?.advice().await })
+    }
 }
 
 impl Drop for NatsStore {
