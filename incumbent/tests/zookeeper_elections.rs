@@ -209,6 +209,96 @@ fn a_leader_moves_to_another_server_and_keeps_its_term() {
     });
 }
 
+/// The session moves to another server without its holder's doing, as when an abandoned attempt to connect gets through late. The
+/// connection that held it answers on and can write no more; the next renewal takes the session back.
+#[test]
+fn a_session_that_moved_to_another_server_is_taken_back_and_keeps_its_term() {
+    let zookeeper = Zookeeper::ensemble(Version::V3_9, 3).start().expect("ZooKeeper starts");
+    run(async {
+        let mut one = candidate(&zookeeper.url(), "one").await;
+        let leadership = elected(&mut one).await;
+        let before = nodes(&zookeeper);
+        let owner = zookeeper.hand().get(&before[0]).expect("it leads").owner;
+        let mut taken = Vec::new();
+        for endpoint in zookeeper.endpoints().iter().cycle().take(6) {
+            taken.push(Hand::take_session(endpoint, owner));
+            sleep(TTL / 3).await;
+        }
+        sleep(TTL).await;
+        assert!(leadership.is_valid(), "the term was lost");
+        assert_eq!(nodes(&zookeeper), before);
+    });
+}
+
+/// Curator #524: a campaign is ended while it learns that its node is gone. It creates no other one afterwards.
+#[test]
+fn curator_3_a_campaign_that_ends_while_its_node_goes_leaves_none() {
+    let zookeeper = single();
+    run(async {
+        let mut leader = candidate(&zookeeper.url(), "leader").await;
+        elected(&mut leader).await;
+        // One connection for all rounds: its session lives on, and would keep what is left.
+        let connection = connect(&zookeeper.url()).await;
+        let mut hand = zookeeper.hand();
+        for round in 0..30 {
+            let id = format!("round-{round}");
+            let mut campaign = connection.election("billing").candidate(&id).campaign().expect("a candidate");
+            queued(&mut campaign).await;
+            let own = nodes(&zookeeper).remove(1);
+            hand.delete(&own);
+            sleep(Duration::from_micros(300) * round).await;
+            campaign.stop(StopReason::Shutdown);
+            wait(&mut campaign, |event| matches!(event, CampaignEvent::Ended).then_some(())).await;
+            assert_eq!(nodes(&zookeeper).len(), 1, "{:?}", nodes(&zookeeper));
+        }
+    });
+}
+
+/// Curator #1161: sessions of several candidates end at one moment, again and again. Each comes back once, and they settle.
+#[test]
+fn curator_645_candidates_whose_sessions_end_together_settle() {
+    let zookeeper = single();
+    run(async {
+        let mut campaigns = Vec::new();
+        for id in ["one", "two", "three"] {
+            campaigns.push(candidate(&zookeeper.url(), id).await);
+        }
+        let follow = futures_util::future::join_all(campaigns.iter_mut().map(async |campaign| {
+            while let Some(event) = campaign.next().await {
+                if matches!(event, CampaignEvent::Lost(_) | CampaignEvent::Stopping { .. }) {
+                    campaign.work_stopped();
+                }
+            }
+        }));
+        let faults = async {
+            let all = async || {
+                let end = now() + PATIENCE;
+                while nodes(&zookeeper).len() != 3 {
+                    assert!(now() < end, "{:?}", nodes(&zookeeper));
+                    sleep(Duration::from_millis(20)).await;
+                }
+            };
+            for _ in 0..4 {
+                all().await;
+                for node in nodes(&zookeeper) {
+                    if let Some(node) = zookeeper.hand().get(&node) {
+                        Hand::end_session(&zookeeper.endpoints()[0], node.owner);
+                    }
+                }
+                sleep(TTL / 8).await;
+            }
+            all().await;
+            let settled = nodes(&zookeeper);
+            sleep(TTL * 2).await;
+            assert_eq!(nodes(&zookeeper), settled, "they go on replacing each other");
+        };
+        tokio::select! {
+            _ = follow => panic!("a campaign ended"),
+            () = faults => {}
+        }
+    });
+}
+
 /// Whatever happens to the ensemble: at no moment are two leaderships valid, and somebody leads again.
 #[test]
 fn faults_of_the_ensemble_never_make_two_leaders() {

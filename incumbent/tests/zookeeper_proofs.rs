@@ -161,9 +161,9 @@ fn one_lost_node_does_not_fail_the_renewals_of_the_others() {
     });
 }
 
-/// A stream of hints that nobody polls has a request under way: whoever made it may never ask for the answer.
+/// Curator #583, a lock held across a wait: a stream of hints that nobody polls has a request under way: whoever made it may never ask for the answer.
 #[test]
-fn hints_that_nobody_polls_keep_no_renewal_waiting() {
+fn curator_62_hints_that_nobody_polls_keep_no_renewal_waiting() {
     let zookeeper = Zookeeper::single(Version::V3_9).start().expect("ZooKeeper");
     run(async {
         let backend = backend(&zookeeper.url(), TTL);

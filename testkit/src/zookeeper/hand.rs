@@ -51,6 +51,26 @@ impl Hand {
         panic!("session {session:#x} cannot be ended");
     }
 
+    /// Takes the session of another client onto a connection of ours, which says nothing further. Dropping the connection ends it,
+    /// not the session.
+    ///
+    /// # Panics
+    /// If it cannot be done.
+    #[track_caller]
+    pub fn take_session(endpoint: &str, session: i64) -> TcpStream {
+        // The holder may take it back meanwhile, which ends the connection.
+        for _ in 0..50 {
+            let mut connection = TcpStream::connect(endpoint).unwrap_or_else(|e| panic!("{endpoint}: {e}"));
+            let mut answer = [0; 20];
+            let asked = connection.write_all(&bytes(&connect(session, &password(session))));
+            if asked.and_then(|()| connection.read_exact(&mut answer)).is_ok() {
+                assert_eq!(answer[12..], session.to_be_bytes(), "ZooKeeper gives the session away");
+                return connection;
+            }
+        }
+        panic!("session {session:#x} cannot be taken");
+    }
+
     /// Connects to a member as a new client.
     ///
     /// # Panics
