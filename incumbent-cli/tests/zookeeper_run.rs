@@ -191,6 +191,9 @@ fn a_tls_mismatch_is_fatal_before_the_first_term() {
         assert_eq!((status, out.as_str()), (125, ""), "{url}: {err}");
         assert!(err.contains(hint), "{url}: {err}");
     }
+    // A server closes such a connection without a word, as it does for other reasons too.
+    let a = world.run(&["--on", &format!("{host}?tls=off"), TTL], JOB);
+    a.wait_line(|line| line.starts_with("warning: ") && line.contains("TLS"), SOON);
 }
 
 fn plain(zookeeper: &Zookeeper) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use incumbent::{Campaign, CampaignEvent, Connection, Leadership, LossReason, Settings, StopReason};
 use testkit::zookeeper::{Hand, Version};
-use testkit::{Direction, Relay, Zookeeper, now};
+use testkit::{Zookeeper, now};
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(4);
@@ -117,36 +117,6 @@ fn a_standby_whose_session_was_ended_queues_anew_and_wins_a_term_that_lasts() {
         let leadership = elected(&mut two).await;
         sleep(TTL * 2).await;
         assert!(leadership.is_valid(), "its session is alive and kept alive");
-    });
-}
-
-/// Curator #723: the node was created and nobody was told. It is found again, and nothing stands in the queue for nobody.
-#[test]
-fn curator_202_a_lost_answer_of_the_creation_leaves_no_orphan() {
-    let zookeeper = single();
-    run(async {
-        let relay = Relay::to(&zookeeper.endpoints()[0]);
-        let url = format!("zookeeper://{}", relay.addr());
-        // The election is there, so that the creation is what is lost.
-        let mut before = candidate(&url, "before").await;
-        elected(&mut before).await;
-        before.stop(StopReason::Shutdown);
-        wait(&mut before, |event| matches!(event, CampaignEvent::Released { .. }).then_some(())).await;
-        let mut one = candidate(&url, "one").await;
-        let lose = async {
-            // Whatever the answer of the moment is: over some rounds each of them is lost once.
-            for round in 0..8 {
-                sleep(Duration::from_millis(3 * round)).await;
-                relay.hold(Direction::Answers);
-                sleep(Duration::from_millis(60)).await;
-                relay.reset();
-                relay.pass(Direction::Answers);
-            }
-        };
-        let (_, leadership) = tokio::join!(lose, elected(&mut one));
-        sleep(TTL).await;
-        assert_eq!(nodes(&zookeeper).len(), 1, "{:?}", nodes(&zookeeper));
-        drop(leadership);
     });
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use incumbent::Settings;
 use incumbent_core::{Acquired, Backend, BootInstant, Claim, ElectionName, ErrorKind, Grant, Nonce, Renewed};
-use testkit::zookeeper::Version;
-use testkit::{Zookeeper, now, wait_until};
+use testkit::zookeeper::{Hand, Version};
+use testkit::{Direction, Relay, Zookeeper, now, wait_until};
 
 const TTL: Duration = Duration::from_secs(4);
+const TICK: Duration = Duration::from_secs(2);
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
@@ -45,25 +46,43 @@ async fn win(backend: &Arc<dyn Backend>, claim: &Claim) -> Grant {
 
 /// A server that follows answers a write and dies before it has told the leader that it heard of the session. A renewal
 /// that only wrote would count up to half a tick too much then; one that asks for its session on a new connection does not.
+///
+/// The leader ends sessions at whole ticks only. What a renewal counts too much shows if it comes soon after such a moment, and before
+/// the leader, which asks its followers every half tick, has asked again.
 #[test]
 fn a_renewal_through_a_server_that_is_killed_counts_no_longer_than_the_node_lives() {
-    let mut zookeeper = Zookeeper::ensemble(Version::V3_9, 3).tick_ms(2000).start().expect("ZooKeeper");
+    let mut zookeeper =
+        Zookeeper::ensemble(Version::V3_9, 3).tick_ms(TICK.as_millis() as u32).start().expect("ZooKeeper");
     let leads = zookeeper.leader_index();
-    let follower = (leads + 1) % 3;
+    let (follower, other) = ((leads + 1) % 3, (leads + 2) % 3);
     let url = format!("zookeeper://{}", zookeeper.endpoints()[follower]);
+    let hand = || Hand::connect(&zookeeper.endpoints()[other]);
+    let mut clock = hand();
+    clock.create_ephemeral("/clock", "");
+    clock.vanish();
+    let mut hand = hand();
     run(async {
+        while hand.get("/clock").is_some() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let mut soon_after = now() + Duration::from_millis(30);
         let mut held = Vec::new();
-        for number in 0..20_u128 {
+        for number in 0..5_u128 {
             let (backend, claim) = (backend(&url, TTL), claim(&format!("e{number}"), number + 1));
             let grant = win(&backend, &claim).await;
             held.push((backend, claim, grant));
         }
-        tokio::time::sleep(TTL / 5).await;
-        // Over half a tick, so that they fall into every phase of the leader's pings.
+        // Not so soon after the grants that their proof is told again.
+        while soon_after < now() + TTL / 5 {
+            soon_after = soon_after + TICK;
+        }
+        tokio::time::sleep(soon_after.since(now())).await;
+        let renewals = held.iter().map(|(backend, claim, grant)| backend.renew(claim, grant));
+        let renewed = futures_util::future::join_all(renewals).await;
+        zookeeper.kill(follower);
         let mut ends: Vec<(String, BootInstant)> = Vec::new();
-        for (backend, claim, grant) in &held {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            match backend.renew(claim, grant).await {
+        for ((_, claim, grant), renewed) in held.iter().zip(renewed) {
+            match renewed {
                 Ok(Renewed::Extended { sent_at, ttl }) => {
                     assert!(sent_at > grant.sent_at, "a proof of its own");
                     ends.push((format!("/{}", claim.election), sent_at + ttl));
@@ -71,8 +90,7 @@ fn a_renewal_through_a_server_that_is_killed_counts_no_longer_than_the_node_live
                 other => panic!("not extended: {other:?}"),
             }
         }
-        zookeeper.kill(follower);
-        let mut hand = zookeeper.hand();
+        let begin = now();
         while !ends.is_empty() {
             let asked_at = now();
             ends.retain(|(path, end)| {
@@ -85,8 +103,34 @@ fn a_renewal_through_a_server_that_is_killed_counts_no_longer_than_the_node_live
                 !gone
             });
             tokio::time::sleep(Duration::from_millis(5)).await;
-            assert!(asked_at < now() + TTL * 5);
+            assert!(now() < begin + TTL * 5, "they never go");
         }
+    });
+}
+
+/// Curator #723: the node was created and nobody was told. It is found again, and nothing stands in the queue for nobody.
+#[test]
+fn curator_202_a_lost_answer_of_the_creation_leaves_no_orphan() {
+    let zookeeper = Zookeeper::single(Version::V3_9).start().expect("ZooKeeper");
+    run(async {
+        let relay = Relay::to(&zookeeper.endpoints()[0]);
+        let backend = backend(&format!("zookeeper://{}", relay.addr()), TTL);
+        // The connection and the election are there, so that the creation is what is not answered.
+        let before = claim("billing", 1);
+        let grant = win(&backend, &before).await;
+        backend.release(&before, Some(&grant), None).await.expect("released");
+        relay.hold(Direction::Answers);
+        let claim = claim("billing", 2);
+        let failure = backend.try_acquire(&claim).await.expect_err("no answer came");
+        assert!(failure.is_ambiguous(), "{failure}");
+        let children = zookeeper.hand().children("/billing");
+        assert_eq!(children.len(), 1, "it was created: {children:?}");
+        relay.reset();
+        relay.pass(Direction::Answers);
+        let grant = win(&backend, &claim).await;
+        assert_eq!(zookeeper.hand().children("/billing"), children, "it is the one that was not told of");
+        backend.release(&claim, Some(&grant), None).await.expect("released");
+        assert!(zookeeper.hand().children("/billing").is_empty());
     });
 }
 

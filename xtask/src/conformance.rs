@@ -52,7 +52,7 @@ enum Backend {
     Redis,
     /// Directly, and through a transaction pooler
     Postgres,
-    /// Both versions, one node and three members
+    /// Both versions on one node, the newer one on three members
     Zookeeper,
 }
 

@@ -88,6 +88,11 @@ impl Hand {
         hand
     }
 
+    /// Breaks the connection without a word, so that its session runs out.
+    pub fn vanish(self) {
+        let _ = self.connection.shutdown(std::net::Shutdown::Both);
+    }
+
     /// The names of a node's children; none without the node.
     #[track_caller]
     pub fn children(&mut self, path: &str) -> Vec<String> {
