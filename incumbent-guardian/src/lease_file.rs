@@ -17,6 +17,8 @@ use incumbent_core::lease_file::{
 use incumbent_core::{BootInstant, ElectionName, FencingToken};
 use rustix::fs::{Access, FlockOperation, access, flock};
 
+use crate::leftover;
+
 const EXTENSION: &str = "lease";
 
 /// The folder for lease files: `$XDG_RUNTIME_DIR/incumbent`, else `/run/incumbent`, else a folder in `state_dir` whose
@@ -67,6 +69,12 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     path.with_extension(EXTENSION)
 }
 
+/// Opens what should be a lease file to read it. A pipe in its place keeps nobody waiting, and reads as empty.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
 /// Removes the lease files in `dir` whose writers are gone. A living writer holds a `flock` on its file, so neither a
 /// reused pid nor another pid namespace can mislead this. Returns how many files were removed.
 ///
@@ -79,7 +87,11 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
         if path.extension().is_none_or(|extension| extension != EXTENSION) {
             continue;
         }
-        let Ok(file) = File::open(&path) else { continue };
+        // What the term may have left running is judged by its deadline.
+        if leftover::is_linked(&path) {
+            continue;
+        }
+        let Ok(file) = open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && fs::remove_file(&path).is_ok() {
             removed += 1;
         }
@@ -200,9 +212,7 @@ impl LeaseFileReader {
     /// # Errors
     /// Any that opening gives.
     pub fn open(path: &Path) -> io::Result<LeaseFileReader> {
-        // A pipe in its place keeps nobody waiting, and reads as empty.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        Ok(LeaseFileReader { file: File::options().read(true).custom_flags(flags).open(path)? })
+        Ok(LeaseFileReader { file: open(path)? })
     }
 
     /// What the file says now. Tries [`READ_ATTEMPTS`] times while the writer is at work.
@@ -328,8 +338,14 @@ mod tests {
         let other = dir.path().join("something-else");
         fs::write(&dead, LeaseWord::new(FencingToken(3), SOON).encode()).unwrap();
         fs::write(&other, "").unwrap();
-        assert_eq!(sweep(dir.path()).unwrap(), 1);
-        assert!(alive.path().exists() && other.exists() && !dead.exists());
+        let (linked, pipe) = (dir.path().join("billing.4.1-1-1.lease"), dir.path().join("x.1.1-1-1.lease"));
+        fs::copy(&dead, &linked).unwrap();
+        leftover::link(&linked, &crate::cgroup::Cgroup::existing(dir.path().into())).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), 2, "a pipe keeps nobody waiting");
+        assert!(alive.path().exists() && other.exists() && linked.exists());
+        assert!(!dead.exists() && !pipe.exists());
     }
 
     #[test]

@@ -97,15 +97,14 @@ pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
     left
 }
 
-/// Whether the term of a link is over, by the lease file beside it. One that is gone was removed after its end, or after the death
-/// of its writer.
+/// Whether the term of a link is over, by the lease file beside it. Who removed that by hand has not ended the term.
 fn is_over(link: &Path) -> bool {
     match LeaseFileReader::open(&lease_file::beside(link)) {
         Ok(reader) => match reader.read() {
             Ok(word) => !word.is_valid(clock::now()),
             Err(error) => error != Unreadable::Mismatch,
         },
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Err(_) => false,
     }
 }
 
@@ -121,6 +120,11 @@ fn has_our_clock(cgroup: &Cgroup) -> bool {
 /// Those of making a link.
 pub(crate) fn link(lease_file: &Path, cgroup: &Cgroup) -> io::Result<()> {
     symlink(cgroup.path(), link_of(lease_file))
+}
+
+/// Whether a link lies beside the lease file of a term.
+pub(crate) fn is_linked(lease_file: &Path) -> bool {
+    link_of(lease_file).symlink_metadata().is_ok()
 }
 
 /// Removes the link of a term whose tree is empty.

@@ -243,6 +243,8 @@ impl Guardian {
                     return self.kill(Some(KillCause::Deadline));
                 };
                 self.watch = Some(watch);
+                // Once more: this process may have waited for long, and a lease file lies where another run would not look.
+                self.cgroup.iter().filter_map(|cgroup| cgroup.path().parent()).for_each(leftover::kill_in);
                 let leftovers = leftover::kill_linked_beside(&lease_file);
                 if let Some(cgroup) = &self.cgroup {
                     // Without it what this process may leave is found by a guardian with the same base only.

@@ -35,6 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test!(both_frozen_and_the_guardian_killed_the_parent_kills_on_waking),
         test!(i7_sigkill_of_both_at_once_kills_the_commands_own_process),
         test!(what_both_left_is_dead_before_the_next_command_starts),
+        test!(what_both_left_is_found_by_one_that_has_waited_and_looks_elsewhere),
         test!(stellar_core_883_the_lock_is_free_only_when_all_are_gone),
     ]
 }
@@ -307,6 +308,24 @@ fn what_both_left_is_dead_before_the_next_command_starts() {
     other.order("kill");
     other.rest();
     assert_eq!(links(), [""; 0].map(std::path::PathBuf::from));
+}
+
+/// As where one run came from a login and the other from cron: their lease files lie in different places.
+fn what_both_left_is_found_by_one_that_has_waited_and_looks_elsewhere() {
+    let Some(apart) = Cgroup::new() else { return };
+    let mut tree = Tree::new(LONG, 0);
+    tree.plan.cgroup = Some(apart.path().into());
+    let mut parent = tree.start(User::Own);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (dir, argv, cgroup) = (elsewhere.path().into(), sh("exit 3"), Some(apart.path().into()));
+    let mut next =
+        Parent::spawn(Plan { dir, argv, cgroup, lease_ms: LONG, standby: true, ..Plan::default() });
+    kill_both(&mut parent);
+    until_ticking(&tree.files[2]);
+    next.order("start");
+    next.started();
+    assert_eq!(next.rest(), [GuardianEvent::Exited(ExitStatus::Code(3)), GuardianEvent::Empty]);
+    tree.assert_dead();
 }
 
 fn stellar_core_883_the_lock_is_free_only_when_all_are_gone() {

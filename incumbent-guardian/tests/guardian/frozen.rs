@@ -185,6 +185,9 @@ fn what_frozen_keepers_hold_in_a_good_term_is_left_alone() {
     let Some((_second_apart, other, second)) = frozen_keepers(Some(dir), "shipping") else { return };
     set_deadline(&second.lease_file, Duration::ZERO);
     run_next(dir);
+    // Whoever removes the lease file has not ended the term.
+    fs::remove_file(&first.lease_file).unwrap();
+    run_next(dir);
     good.files.iter().chain(&other.files).for_each(|file| until_ticking(file));
     for mut parent in [first, second] {
         send(parent.guardian, Signal::CONT);
