@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use incumbent_core::{
-    Answer, Backend, BootInstant, Call, CallId, Claim, Elector, Event, HandoverRequest, Input, Nonce, Note,
-    Output, StopReason,
+    Answer, Backend, BootInstant, Call, CallId, Claim, Elector, ErrorKind, Event, HandoverRequest, Input,
+    Nonce, Note, Output, StopReason,
 };
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::campaign::CampaignEvent;
 use crate::clock;
@@ -178,9 +179,16 @@ fn answer_to(backend: Arc<dyn Backend>, call: Call, _id: CallId) -> BoxFuture<An
             }
             Call::ReadHandover(election) => {
                 let stored = backend.read_note(&election, Note::Handover).await;
-                Answer::ReadHandover(
-                    stored.and_then(|stored| stored.as_ref().map_or(Ok(None), HandoverRequest::decode)),
-                )
+                let request =
+                    stored.and_then(|stored| stored.as_ref().map_or(Ok(None), HandoverRequest::decode));
+                Answer::ReadHandover(match request {
+                    // To read it again would tell no more; whoever wrote it learns that nobody goes.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        warn!(%election, %error, "a request to hand over is ignored");
+                        Ok(None)
+                    }
+                    request => request,
+                })
             }
         }
     })

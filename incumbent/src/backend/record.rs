@@ -369,7 +369,12 @@ impl<S: RecordStore> RecordBackend<S> {
             Ok(seen) if is_own(claim, &seen) => seen,
             _ => return true,
         };
-        let Ok(note) = self.store.read(&note_key(&claim.election, Note::Handover)).await else { return true };
+        let note = match self.store.read(&note_key(&claim.election, Note::Handover)).await {
+            Ok(note) => note,
+            // It stays as it is until somebody writes another.
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            Err(_) => return true,
+        };
         let token = seen.stored().map(|stored| stored.token);
         let asked = note.filter(|note| Some(note.token) == token).map(|note| note.version);
         let mut campaigns = self.campaigns();
