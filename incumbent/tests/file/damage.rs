@@ -139,6 +139,33 @@ fn what_is_no_plain_file_is_refused_and_blocks_nobody() {
     candidate.proc.wait_line(trouble, PATIENCE);
     fs::remove_file(record(&dir)).unwrap();
     candidate.elected(2);
+
+    let identity = dir.join("authority");
+    fs::remove_file(&identity).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&identity).status().unwrap().success());
+    let refused = Candidate::start(&url(&dir, SHORT), "b").line("refused ", 1).text;
+    assert!(refused.contains("cannot be understood; restore it"), "{refused}");
+}
+
+/// A later release wrote it, or somebody by hand: its leader goes on as before, and does not write all the time.
+#[test]
+fn a_request_to_hand_over_that_cannot_be_understood_is_ignored() {
+    let dir = run_dir("odd-request");
+    let leader = Candidate::start(&url(&dir, LONG), "a");
+    leader.elected(1);
+    let version = || {
+        let text = fs::read_to_string(record(&dir)).unwrap();
+        let header: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        header["version"].as_u64().unwrap()
+    };
+    let before = version();
+    for text in ["garbage", "{\"v\":2,\"election\":\"billing\",\"version\":1,\"token\":1}"] {
+        replace(&dir.join("billing.handover"), text);
+        sleep(SHORT);
+    }
+    let renewed = version() - before;
+    assert!(renewed <= 4, "{renewed} renewals in a seventh of the ttl");
+    assert_eq!((leader.count("trouble "), leader.count("lost ")), (0, 0), "{}", leader.proc.transcript());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The state directory: where it is by default, how it comes to be, and its identity.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::failure;
 use super::filesystem;
-use super::format::random;
+use super::format::{self, random};
 use crate::url::bad;
 
 const IDENTITY: &str = "authority";
@@ -98,9 +98,10 @@ pub(super) fn identity(dir: &Path) -> Result<Authority> {
 /// `None` if nobody has asked for it yet.
 fn known(dir: &Path) -> Result<Option<Authority>> {
     let path = dir.join(IDENTITY);
-    let text = match fs::read_to_string(&path) {
+    let mut text = String::new();
+    match format::open(&path).map_err(io::Error::from).and_then(|mut file| file.read_to_string(&mut text)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|error| failure("read", &path, error))?,
+        read => read.map_err(|error| failure("read", &path, error))?,
     };
     match serde_json::from_str::<Identity>(&text) {
         Ok(Identity { v: FORMAT, id }) => Ok(Some(Authority::new(format!("file:{id}")))),
