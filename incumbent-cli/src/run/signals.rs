@@ -37,7 +37,7 @@ impl Caught {
         let mut arrived = Vec::new();
         for number in [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2] {
             // What nohup, or a shell in the background, has ignored stays so, for the command too.
-            if matches!(number, SIGINT | SIGQUIT | SIGHUP) && is_ignored(number) {
+            if number != SIGTERM && is_ignored(number) {
                 continue;
             }
             let flag = Arc::new(AtomicBool::new(false));

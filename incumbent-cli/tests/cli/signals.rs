@@ -163,18 +163,18 @@ fn a_signal_while_the_command_starts_is_not_lost() {
 #[test]
 fn what_is_ignored_from_the_start_stays_ignored() {
     let world = World::new();
-    let job = "grep SigIgn: /proc/self/status; kill -HUP $$; kill -INT $$; kill -QUIT $$; echo ready; exec sleep 600";
+    let job = "grep SigIgn: /proc/self/status; kill -HUP $$; kill -INT $$; kill -QUIT $$; kill -USR2 $$; echo ready; exec sleep 600";
     std::fs::write(world.path("job"), job).expect("a file");
     let process = world.shell(
-        "trap '' HUP INT QUIT; exec \"$INCUMBENT\" run billing --on=file:store --drain=none -- sh job",
+        "trap '' HUP INT QUIT USR2; exec \"$INCUMBENT\" run billing --on=file:store --drain=none -- sh job",
     );
     wait_for_job(&process);
     let mask = process.wait_line(|line| line.starts_with("SigIgn:"), SOON).text;
     let mask = u64::from_str_radix(mask["SigIgn:".len()..].trim(), 16).expect("a mask");
     let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
-    let ignored = bit(Signal::HUP) | bit(Signal::INT) | bit(Signal::QUIT);
+    let ignored = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR2].map(bit).iter().sum::<u64>();
     assert_eq!(mask & (ignored | bit(Signal::TERM) | bit(Signal::USR1)), ignored, "{mask:x}");
-    for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR2] {
         process.signal(signal);
         std::thread::sleep(APART);
     }
