@@ -47,14 +47,15 @@ impl Replica {
             .layer(FenceLayer::new(fence).patience(patience));
         let (tell, told) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
-                axum::serve(listener, app).await.unwrap();
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                tell.send(listener.local_addr().expect("an address")).expect("it listens");
+                axum::serve(listener, app).await.expect("it serves");
             });
         });
-        Replica { address: told.recv().unwrap(), charged, slow, end }
+        Replica { address: told.recv().expect("it serves"), charged, slow, end }
     }
 
     fn on_disk(fence: &Path) -> Replica {
@@ -77,7 +78,8 @@ fn shown(authority: &str, token: u64) -> String {
 
 fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it serves");
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")
+        .expect("it listens");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());

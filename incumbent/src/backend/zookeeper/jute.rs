@@ -137,9 +137,12 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
+    /// A length of -1 stands for nothing.
     pub(super) fn texts(&mut self) -> Option<Vec<String>> {
-        let count = self.int()?.max(0);
-        (0..count).map(|_| self.text()).collect()
+        match self.int()? {
+            -1 => Some(Vec::new()),
+            count => (0..u32::try_from(count).ok()?).map(|_| self.text()).collect(),
+        }
     }
 
     pub(super) fn stat(&mut self) -> Option<Stat> {
@@ -298,12 +301,13 @@ mod tests {
 
     #[test]
     fn garbage_gives_nothing() {
-        for garbage in [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[0xff; 9], &[0, 0, 0, 9, 1]] {
+        for garbage in [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[0xfe; 9], &[0, 0, 0, 9, 1]] {
             assert_eq!(Reader(garbage).texts(), None);
             assert_eq!(Reader(garbage).stat(), None);
         }
         assert_eq!(Reader(&[0xff, 0xff, 0xff, 0xfe]).bytes(), None);
         assert_eq!(Reader(&[0xff, 0xff, 0xff, 0xff]).bytes(), Some(&[][..]));
+        assert_eq!(Reader(&[0xff, 0xff, 0xff, 0xff]).texts(), Some(Vec::new()));
     }
 
     #[test]
