@@ -3,6 +3,7 @@
 mod etcd;
 mod file;
 mod library;
+mod nats;
 mod postgres;
 mod redis;
 mod report;
@@ -28,6 +29,8 @@ enum Part {
     File,
     /// etcd, beside etcdctl lock
     Etcd,
+    /// NATS
+    Nats,
     /// Redis, beside the lock of redis-py
     Redis,
     /// PostgreSQL, beside pg_advisory_lock
@@ -61,6 +64,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Etcd) {
         etcd::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Nats) {
+        nats::measure(&bench, &mut report)?;
     }
     if wanted(Part::Redis) {
         redis::measure(&bench, &mut report)?;
