@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what the system must reach, beside the tool that users would take instead, in one run.
 
+mod consul;
 mod etcd;
 mod file;
 mod library;
@@ -29,6 +30,8 @@ enum Part {
     File,
     /// etcd, beside etcdctl lock
     Etcd,
+    /// Consul, beside consul lock
+    Consul,
     /// NATS
     Nats,
     /// Redis, beside the lock of redis-py
@@ -64,6 +67,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Etcd) {
         etcd::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Consul) {
+        consul::measure(&bench, &mut report)?;
     }
     if wanted(Part::Nats) {
         nats::measure(&bench, &mut report)?;

@@ -75,7 +75,7 @@ impl Report {
     pub(crate) fn finish(mut self, dry_run: bool) -> Result {
         self.date = output("date", &["-u", "+%Y-%m-%d"]);
         self.commit = output("git", &["describe", "--always", "--dirty"]);
-        self.machine = format!("{} cores, Linux {}", cores(), output("uname", &["-r"]));
+        self.machine = format!("{} cores, Linux {}, load {}", cores(), output("uname", &["-r"]), load());
         if !dry_run {
             let name = format!("{}-{}.json", self.date, self.commit);
             let folder = workspace::root().join("reliability/bench");
@@ -103,6 +103,12 @@ fn output(program: &str, args: &[&str]) -> String {
         |_| "unknown".to_owned(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )
+}
+
+/// How many processes wanted a core in the last minutes: 1, 5 and 15.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 fn cores() -> usize {
