@@ -70,7 +70,7 @@ fn crash(bench: &Bench, nats: &Nats, report: &mut Report) {
         .collect();
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
-    let (p95, most) = (sorted[sorted.len() * 95 / 100], sorted[sorted.len() - 1]);
+    let (p95, most) = (sorted[(sorted.len() * 95).div_ceil(100) - 1], sorted[sorted.len() - 1]);
     report.median_at_most(
         "nats: SIGKILL of the leader to the successor's job, ttl 3 s",
         "ms",
@@ -115,7 +115,6 @@ fn thousand(bench: &Bench, nats: &Nats, report: &mut Report) -> Result {
     let value = bench.program("thousand", Some(&format!("{}/thousand", nats.url())))?;
     let asked = requests(nats) - before;
     let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let minutes = (figure("acquired_ms") + THOUSAND_IDLE_MS) / 60_000.0;
     let what = "1000 elections in one process";
     for (name, unit, value, most) in [
         // A record that is not there is waited for, one ttl.
@@ -126,12 +125,14 @@ fn thousand(bench: &Bench, nats: &Nats, report: &mut Report) -> Result {
     ] {
         report.at_most(name, unit, value, most, what.to_owned());
     }
+    // To win a new one: it is looked for twice, created, read, and taken; the rest are renewals.
+    let renewals = THOUSAND_IDLE_MS / 1000.0 / (TTL_S / 3.0) * 1.12 + 1.0;
     report.at_most(
-        "nats: 1000 elections, requests per minute over all",
+        "nats: requests of 1000 elections that are won and held for 20 s",
         "requests",
-        asked / minutes,
-        1000.0 * (60.0 / (TTL_S / 3.0)),
-        format!("{what}; one renewal each per ttl/3, over {minutes:.2} minutes in which they were won too"),
+        asked,
+        1000.0 * (6.0 + renewals),
+        format!("{what}; one renewal each per ttl/3, not batched"),
     );
     Ok(())
 }
