@@ -37,6 +37,28 @@ pub const ETCD_3_5: Bundle =
 /// kubectl of Kubernetes 1.20, as in Debian 12.
 pub const KUBECTL: Bundle =
     Bundle { name: "kubectl", suite: "bookworm", packages: &["kubernetes-client"], tool: None };
+/// MariaDB 10.11, as in Debian 12.
+pub const MARIADB: Bundle = Bundle {
+    name: "mariadb",
+    suite: "bookworm",
+    packages: &[
+        "mariadb-server-core",
+        "mariadb-client-core",
+        "libaio1",
+        "libbsd0",
+        "libedit2",
+        "libmariadb3",
+        "libmd0",
+        "libncurses6",
+        "libnuma1",
+        "libpcre2-8-0",
+        "libssl3",
+        "libsystemd0",
+        "libtinfo6",
+        "liburing2",
+    ],
+    tool: None,
+};
 /// nats-server 2.9, as in Debian 12.
 pub const NATS_2_9: Bundle =
     Bundle { name: "nats-2.9", suite: "bookworm", packages: &["nats-server"], tool: None };
@@ -123,6 +145,7 @@ pub const BUNDLES: &[&Bundle] = &[
     &ETCD_3_4,
     &ETCD_3_5,
     &KUBECTL,
+    &MARIADB,
     &NATS_2_9,
     &NATS_2_10,
     &PGBOUNCER,

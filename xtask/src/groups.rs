@@ -6,8 +6,8 @@
 
 use testkit::Kubernetes;
 use testkit::fetch::{
-    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, JAVA, KUBECTL, NATS_2_9, NATS_2_10, PGBOUNCER, POSTGRES,
-    REDIS, STRACE, ZOOKEEPER_3_8, ZOOKEEPER_3_9,
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, FAKETIME, JAVA, KUBECTL, MARIADB, NATS_2_9, NATS_2_10, PGBOUNCER,
+    POSTGRES, REDIS, STRACE, ZOOKEEPER_3_8, ZOOKEEPER_3_9,
 };
 
 use crate::Result;
@@ -121,6 +121,12 @@ pub(crate) const GROUPS: &[Group] = &[
             Step::Check("kube-apiserver", || Kubernetes::prepare().map_err(|e| e.to_string())),
             Step::Tests(|t| t.needs("kubernetes")),
         ],
+    },
+    Group {
+        name: "mysql",
+        about: "everything that needs MariaDB",
+        needs: &[&MARIADB, &FAKETIME],
+        steps: &[Step::Tests(|t| t.needs("mysql"))],
     },
     Group {
         name: "nats",

@@ -8,12 +8,12 @@ use clap::Subcommand;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use testkit::fetch::{
-    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, KUBECTL, NATS_2_9, NATS_2_10, POSTGRES, REDIS, ZOOKEEPER_3_8,
-    ZOOKEEPER_3_9,
+    Bundle, CONSUL, ETCD_3_4, ETCD_3_5, KUBECTL, MARIADB, NATS_2_9, NATS_2_10, POSTGRES, REDIS,
+    ZOOKEEPER_3_8, ZOOKEEPER_3_9,
 };
 use testkit::{
-    Consul, Etcd, Kubernetes, Nats, NatsVersion, Postgres, Redis, Version, Zookeeper, fetch, wait_until,
-    zookeeper,
+    Consul, Etcd, Kubernetes, Mysql, Nats, NatsVersion, Postgres, Redis, Version, Zookeeper, fetch,
+    wait_until, zookeeper,
 };
 
 use crate::Result;
@@ -55,6 +55,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "etcd-cluster", bundle: &ETCD_3_5, start: |dir| etcd(Version::V3_5, 3, dir) },
     Kind { name: "etcd-3.4-cluster", bundle: &ETCD_3_4, start: |dir| etcd(Version::V3_4, 3, dir) },
     Kind { name: "kubernetes", bundle: &KUBECTL, start: kubernetes },
+    Kind { name: "mysql", bundle: &MARIADB, start: mysql },
     Kind { name: "nats", bundle: &NATS_2_10, start: |dir| nats(&[NatsVersion::V2_10], dir) },
     Kind { name: "nats-2.9", bundle: &NATS_2_9, start: |dir| nats(&[NatsVersion::V2_9], dir) },
     Kind { name: "nats-cluster", bundle: &NATS_2_10, start: |dir| nats(&[NatsVersion::V2_10; 3], dir) },
@@ -91,6 +92,11 @@ fn etcd(version: Version, members: usize, dir: &Path) -> testkit::Result<Running
 fn kubernetes(dir: &Path) -> testkit::Result<Running> {
     let server = Kubernetes::options().dir(dir).start()?;
     Ok(Running::new(server.url(), server.leave_running()))
+}
+
+fn mysql(dir: &Path) -> testkit::Result<Running> {
+    let mysql = Mysql::options().dir(dir).start()?;
+    Ok(Running::new(mysql.url(), mysql.leave_running()))
 }
 
 fn nats(versions: &[NatsVersion], dir: &Path) -> testkit::Result<Running> {
