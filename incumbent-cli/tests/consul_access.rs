@@ -1,4 +1,4 @@
-//! Getting in to a real Consul, or not: URLs, ACL tokens, TLS, and servers that are none.
+//! Getting in to a real Consul, or not: ACL tokens, and servers that are none.
 
 #[expect(dead_code, reason = "the other tests use more of it")]
 #[path = "cli/harness.rs"]
@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use testkit::{Consul, Proc, Signal, Stream};
+use testkit::{Consul, Signal, Stream};
 
-use harness::{SOON, World, code, ended};
+use harness::{SOON, World, ended, wait_leading, wait_standby};
 
 const TTL: &str = "--ttl=5s";
 const KEY: &str = "billing/.lock";
@@ -18,16 +18,6 @@ const JOB: &str = "echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
 
 fn consul() -> Consul {
     Consul::single().start().expect("Consul starts")
-}
-
-#[track_caller]
-fn wait_leading(process: &Proc, terms: usize) {
-    process.wait_lines(terms, |line| line.starts_with("leading "), SOON);
-}
-
-#[track_caller]
-fn wait_standby(process: &Proc) {
-    process.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
 }
 
 /// A server that is none: it answers every connection with `answer`, after it has read something; or never, without one.
@@ -94,26 +84,6 @@ fn another_web_server_is_refused() {
     let (status, out, err) = ended(&world.run(&["--on", &url, TTL], JOB));
     assert_eq!((status, out.as_str()), (125, ""), "{err}");
     assert!(err.contains("is this Consul's HTTP address?"), "{err}");
-}
-
-/// What is wrong with the URL needs no server to be told.
-#[test]
-fn a_url_that_cannot_work_is_an_error_at_once() {
-    let world = World::new();
-    for (url, hint) in [
-        ("consul://", "needs a host"),
-        ("consul://127.0.0.1:1?tsl=on", "did you mean tls?"),
-        ("consul://127.0.0.1:1?ca=/no/such/file", "cannot read ca=/no/such/file"),
-        ("consul://127.0.0.1:1?token_file=/no/such/file", "/no/such/file cannot be read"),
-        ("consul://me@127.0.0.1:1", "has no users"),
-        ("consul://127.0.0.1:1?token=hunter2&token_file=/t", "leave one out"),
-        ("consul://127.0.0.1:1/a/../b", "may not have"),
-    ] {
-        let (status, out, err) = ended(&world.run(&["--on", url], "echo started"));
-        assert_eq!((status, out.as_str()), (125, ""), "{url}: {err}");
-        assert!(err.contains(hint), "{url}: {err}");
-        assert!(!err.contains("hunter2"), "{err}");
-    }
 }
 
 /// A ttl that the servers do not keep, as they are set.
@@ -204,25 +174,4 @@ fn a_token_in_the_url_is_not_shown_and_warned_of() {
     assert!(!out.contains(&token) && !err.contains(&token), "{out}{err}");
     let (_, out, err) = world.output(&["doctor", "--on", &url]);
     assert!(!out.contains(&token) && !err.contains(&token), "{out}{err}");
-}
-
-#[test]
-fn a_tls_mismatch_is_fatal_before_the_first_term() {
-    let world = World::new();
-    let consul = Consul::single().client_auth().start().expect("Consul starts");
-    assert_eq!(code(&world.run(&["--on", &consul.url()], "exit 5")), 5);
-    let endpoint = &consul.endpoints()[0];
-    let ca = consul.certificates().expect("certificates").ca.display().to_string();
-    let other = testkit::Certificates::make(&world.path(""));
-    let plain = Consul::single().start().expect("Consul starts");
-    for (url, hint) in [
-        (format!("consul://{endpoint}"), "use tls=on"),
-        (format!("consul://{endpoint}?tls=on&ca={}", other.ca.display()), "check ca="),
-        (format!("consul://{endpoint}?tls=on&ca={ca}"), "check cert= and key="),
-        (format!("consul://{}?tls=on&ca={ca}", plain.endpoints()[0]), "use tls=off"),
-    ] {
-        let (status, out, err) = ended(&world.run(&["--on", &url, TTL], JOB));
-        assert_eq!((status, out.as_str()), (125, ""), "{url}: {err}");
-        assert!(err.contains("error: ") && err.contains(hint), "{hint}: {err}");
-    }
 }

@@ -2,23 +2,13 @@
 
 use testkit::{Proc, Signal, Stream, wait_until};
 
-use crate::harness::{SOON, World, ended};
+use crate::harness::{SOON, World, ended, wait_leading, wait_standby};
 
 const ON: &str = "--on=file:store";
 const JOB: &str = "echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
 
 fn candidate(world: &World, id: &str) -> Proc {
     world.run(&[ON, &format!("--id={id}"), "--ttl=6s", &format!("--advertise={id}:80")], JOB)
-}
-
-#[track_caller]
-fn wait_leading(process: &Proc, count: usize) {
-    process.wait_lines(count, |line| line.starts_with("leading "), SOON);
-}
-
-#[track_caller]
-fn wait_standby(process: &Proc) {
-    process.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
 }
 
 #[test]

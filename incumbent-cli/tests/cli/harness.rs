@@ -8,7 +8,7 @@ use std::time::Duration;
 use testkit::{Cgroup, Proc, Stream};
 
 /// How long something may take that takes milliseconds on an idle machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// A folder with an embedded store, lease files and whatever the jobs of a test write.
 pub(crate) struct World {
@@ -102,6 +102,18 @@ pub(crate) fn ended(process: &Proc) -> (i32, String, String) {
 pub(crate) fn code(process: &Proc) -> i32 {
     let status = process.wait(SOON);
     status.code().unwrap_or_else(|| panic!("ended by a signal: {}", process.transcript()))
+}
+
+/// Waits until a job says `leading TOKEN` for the `terms`-th time, and gives that token.
+#[track_caller]
+pub(crate) fn wait_leading(process: &Proc, terms: usize) -> u64 {
+    let lines = process.wait_lines(terms, |line| line.starts_with("leading "), SOON);
+    lines[terms - 1].text["leading ".len()..].parse().expect("a token")
+}
+
+#[track_caller]
+pub(crate) fn wait_standby(process: &Proc) {
+    process.wait_line(|line| line.starts_with("standby: billing is led by"), SOON);
 }
 
 /// The state letter of a process, `None` if it is gone.
