@@ -31,20 +31,21 @@ pub(crate) enum Beat {
 }
 
 impl Pulse {
-    /// Asks at once.
+    /// The guardian was given an order, which it mostly answers by itself: it is asked soon, so that the question does not
+    /// stand in the way of a hand-over.
     pub(crate) fn new(now: BootInstant) -> Pulse {
-        Pulse { asked: false, in_vain: 0, due: now }
+        Pulse { asked: false, in_vain: 0, due: now + LOOK }
     }
 
     /// The guardian has said something.
     pub(crate) fn heard(&mut self, now: BootInstant) {
-        *self = Pulse::new(now + EVERY);
+        *self = Pulse { asked: false, in_vain: 0, due: now + EVERY };
     }
 
-    /// Asks at once, unless an answer is being waited for.
+    /// It was given another order. A question that is open stays as old as it is.
     pub(crate) fn hurry(&mut self, now: BootInstant) {
         if !self.asked {
-            self.due = now;
+            self.due = self.due.min(now + LOOK);
         }
     }
 
@@ -78,6 +79,13 @@ mod tests {
 
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000);
 
+    /// One that asks at the start.
+    fn asked() -> Pulse {
+        let mut pulse = Pulse { asked: false, in_vain: 0, due: START };
+        assert_eq!(pulse.beat(START), Beat::Ask);
+        pulse
+    }
+
     /// Looks as often as it should, each time `late` after the moment. How long it took to find the guardian silent.
     fn silent_after(pulse: &mut Pulse, start: BootInstant, late: Duration) -> Option<Duration> {
         let mut now = start;
@@ -92,8 +100,7 @@ mod tests {
 
     #[test]
     fn silence_is_found_after_its_full_time() {
-        let mut pulse = Pulse::new(START);
-        assert_eq!(pulse.beat(START), Beat::Ask);
+        let mut pulse = asked();
         assert_eq!(silent_after(&mut pulse, START, Duration::ZERO), Some(LOOK * LOOKS));
         pulse.heard(START);
         assert_eq!(silent_after(&mut pulse, START, Duration::ZERO), Some(EVERY + LOOK * LOOKS));
@@ -101,9 +108,8 @@ mod tests {
 
     #[test]
     fn an_answer_in_the_last_moment_is_an_answer() {
-        let mut pulse = Pulse::new(START);
+        let mut pulse = asked();
         let last = START + LOOK * LOOKS - Duration::from_nanos(1);
-        assert_eq!(pulse.beat(START), Beat::Ask);
         for look in 1..LOOKS {
             assert_eq!(pulse.beat(START + LOOK * look), Beat::Wait);
         }
@@ -121,8 +127,7 @@ mod tests {
 
     #[test]
     fn after_a_suspend_it_has_its_full_time_again() {
-        let mut pulse = Pulse::new(START);
-        assert_eq!(pulse.beat(START), Beat::Ask);
+        let mut pulse = asked();
         for look in 1..LOOKS {
             assert_eq!(pulse.beat(START + LOOK * look), Beat::Wait);
         }
@@ -132,14 +137,21 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_followed_by_a_question_at_once() {
+    fn an_order_is_followed_by_a_question_soon() {
+        let soon = START + LOOK;
         let mut pulse = Pulse::new(START);
+        assert_eq!((pulse.beat(START), pulse.beat(soon)), (Beat::Wait, Beat::Ask));
         pulse.heard(START);
-        assert_eq!(pulse.beat(START), Beat::Wait);
         pulse.hurry(START);
-        assert_eq!(pulse.beat(START), Beat::Ask);
-        // A question that is open stays as old as it is.
-        pulse.hurry(START);
-        assert_eq!(pulse.beat(START), Beat::Wait);
+        assert_eq!((pulse.beat(START), pulse.beat(soon)), (Beat::Wait, Beat::Ask));
+        pulse.hurry(soon);
+        assert_eq!(silent_after(&mut pulse, soon, Duration::ZERO), Some(LOOK * LOOKS));
+    }
+
+    #[test]
+    fn an_order_does_not_put_a_question_off() {
+        let mut pulse = Pulse::new(START);
+        pulse.hurry(START + LOOK / 2);
+        assert_eq!(pulse.beat(START + LOOK), Beat::Ask);
     }
 }
