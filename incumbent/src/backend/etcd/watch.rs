@@ -30,6 +30,8 @@ use super::proto::{
 const QUEUE_MAX: usize = 64;
 /// How long the server may take to connect, to open the stream or to confirm a watch.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A watch that nobody reads any more is cancelled this much later: nothing waits for it, and as a rule a hand-over goes on.
+const CANCEL_AFTER: Duration = Duration::from_millis(100);
 /// The pause before the stream is opened again: doubled from the first to the last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -243,6 +245,10 @@ struct Open {
     ids: BTreeMap<i64, u64>,
     /// When the oldest of `pending` has to be confirmed.
     confirm_by: Instant,
+    /// Ids at the server of watches to cancel.
+    dropped: Vec<i64>,
+    /// When they are cancelled.
+    cancel_at: Instant,
 }
 
 impl Open {
@@ -261,9 +267,18 @@ impl Open {
         }));
     }
 
-    fn cancel(&mut self, watch_id: i64) {
+    fn cancel_later(&mut self, watch_id: i64) {
         self.ids.remove(&watch_id);
-        self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
+        if self.dropped.is_empty() {
+            self.cancel_at = Instant::now() + CANCEL_AFTER;
+        }
+        self.dropped.push(watch_id);
+    }
+
+    fn cancel(&mut self) {
+        for watch_id in std::mem::take(&mut self.dropped) {
+            self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
+        }
     }
 
     fn send(&self, request: RequestUnion) {
@@ -315,12 +330,14 @@ impl Task {
         let mut worked = false;
         loop {
             let unconfirmed = !open.pending.is_empty();
+            let cancelling = !open.dropped.is_empty();
             tokio::select! {
                 () = &mut given_up => return End::Broken { worked },
                 () = sleep_until(open.confirm_by), if unconfirmed => {
                     connections.give_up(&link);
                     return End::Broken { worked };
                 }
+                () = sleep_until(open.cancel_at), if cancelling => open.cancel(),
                 command = self.commands.recv() => match command {
                     Some(command) => self.obey(command, Some(&mut open)),
                     None => return End::Unused,
@@ -361,6 +378,8 @@ impl Task {
                 pending: VecDeque::new(),
                 ids: BTreeMap::new(),
                 confirm_by: Instant::now() + PATIENCE,
+                dropped: Vec::new(),
+                cancel_at: Instant::now(),
             };
             for (id, watching) in &self.watches {
                 open.create(*id, &watching.keys);
@@ -405,7 +424,7 @@ impl Task {
             Command::Cancel(id) => {
                 let at_server = self.watches.remove(&id).and_then(|watching| watching.at_server);
                 if let (Some(open), Some(watch_id)) = (open, at_server) {
-                    open.cancel(watch_id);
+                    open.cancel_later(watch_id);
                 }
             }
         }
@@ -428,7 +447,7 @@ impl Task {
             open.confirm_by = Instant::now() + PATIENCE;
             match self.watches.get_mut(&id) {
                 None if response.canceled => {}
-                None => open.cancel(response.watch_id), // dropped meanwhile
+                None => open.cancel_later(response.watch_id), // dropped meanwhile
                 Some(_) if response.canceled => self.refused(id, &response.cancel_reason, open).await?,
                 Some(watching) => {
                     watching.at_server = Some(response.watch_id);
