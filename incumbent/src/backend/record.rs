@@ -184,8 +184,13 @@ impl<S: RecordStore> RecordBackend<S> {
 
     async fn write_unheld(&self, claim: &Claim, next: Option<&CandidateId>) -> Result<()> {
         let key = election_key(&claim.election);
+        // As it was written last, which costs no look: where somebody else has written since, nothing is written.
+        let mut known = self.with(claim, |campaign| campaign.mine.take());
         for _ in 0..MOVES {
-            let seen = self.see(&key).await?;
+            let seen = match known.take() {
+                Some(mine) => Seen::new(Some(mine))?,
+                None => self.see(&key).await?,
+            };
             if !is_own(claim, &seen) {
                 return Ok(());
             }
@@ -365,6 +370,11 @@ impl<S: RecordStore> RecordBackend<S> {
     }
 
     async fn is_news_now(&self, claim: &Claim) -> bool {
+        // Who does not lead has to look anyway.
+        let name = (claim.election.clone(), claim.nonce);
+        if self.campaigns().get(&name).is_none_or(|campaign| campaign.mine.is_none()) {
+            return true;
+        }
         let seen = match self.see(&election_key(&claim.election)).await {
             Ok(seen) if is_own(claim, &seen) => seen,
             _ => return true,
@@ -378,7 +388,7 @@ impl<S: RecordStore> RecordBackend<S> {
         let token = seen.stored().map(|stored| stored.token);
         let asked = note.filter(|note| Some(note.token) == token).map(|note| note.version);
         let mut campaigns = self.campaigns();
-        let campaign = campaigns.get_mut(&(claim.election.clone(), claim.nonce));
+        let campaign = campaigns.get_mut(&name);
         campaign.is_none_or(|campaign| std::mem::replace(&mut campaign.asked, asked) != asked)
     }
 }
