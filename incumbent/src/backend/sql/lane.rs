@@ -9,10 +9,13 @@ use std::time::Duration;
 use incumbent_core::{BootInstant, BoxFuture, Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Ask, Told};
 use crate::clock;
+
+/// How long after [`Lane::prepare`] the connection is made: right after a win the command starts, and goes first.
+const PREPARE_AFTER: Duration = Duration::from_millis(100);
 
 /// The most requests that one statement carries.
 const MOST: usize = 500;
@@ -63,9 +66,14 @@ impl Lane {
         Lane { queue, task: tokio::spawn(driver.run(inbox)).abort_handle(), scheme }
     }
 
-    /// Says that something will be asked soon, so that the connection is there by then.
+    /// Says that something will be asked soon, so that the connection is there by then. Must be called within the runtime.
     pub(crate) fn prepare(&self) {
-        let _ = self.queue.send(None);
+        let queue = self.queue.clone();
+        tokio::spawn(async move {
+            sleep(PREPARE_AFTER).await;
+            // The lane may have gone.
+            let _ = queue.send(None);
+        });
     }
 
     /// Asks, and waits for the answer. What is not sent yet when the future is dropped is never sent.
