@@ -26,7 +26,7 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     thousand(bench, &postgres, report)
 }
 
-/// On one connection, turn by turn, each in as many round trips as the other.
+/// On one connection, turn by turn, each in as many round trips as the other and with prepared statements, as drivers do it.
 fn fenced_writes(bench: &Bench, postgres: &Postgres, report: &mut Report) -> Result {
     let output =
         std::process::Command::new(&bench.incumbent).args(["fence", "sql", "--dialect=postgres"]).output();
@@ -37,7 +37,8 @@ fn fenced_writes(bench: &Bench, postgres: &Postgres, report: &mut Report) -> Res
         let script = std::env::temp_dir().join(format!("incumbent-bench-{}-{name}.sql", std::process::id()));
         let text = format!("{begin}\nINSERT INTO charge VALUES (1);\nCOMMIT;\n");
         std::fs::write(&script, text).map_err(|error| error.to_string())?;
-        let output = postgres.pgbench_command().args(["-T", WRITING_S, "-f"]).arg(&script).output();
+        let output =
+            postgres.pgbench_command().args(["-M", "prepared", "-T", WRITING_S, "-f"]).arg(&script).output();
         let _ = std::fs::remove_file(&script);
         let output = output.map_err(|error| format!("pgbench: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -49,7 +50,7 @@ fn fenced_writes(bench: &Bench, postgres: &Postgres, report: &mut Report) -> Res
     let (mut fenced, mut unfenced) = (Vec::new(), Vec::new());
     for _ in 0..bench.rounds.min(7) {
         unfenced.push(throughput("unfenced", "BEGIN;")?);
-        let guard = "BEGIN\\; SELECT incumbent_fence_guard('billing', 'bench', 1, 15000);";
+        let guard = "\\startpipeline\nBEGIN;\nSELECT incumbent_fence_guard('billing', 'bench', 1, 15000);\n\\endpipeline";
         fenced.push(throughput("fenced", guard)?);
     }
     let share = median(&unfenced) / median(&fenced);
