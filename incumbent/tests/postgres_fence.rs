@@ -1,6 +1,7 @@
 //! The fence in PostgreSQL: parallel transactions of one leader, stale ones refused, frozen ones ended.
 #![cfg(feature = "postgres")]
 
+mod example;
 mod postgres;
 
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use incumbent::fence::sql::{self, Dialect, SqlFence};
 use incumbent::{Authority, ErrorKind, FencingToken, HighWater};
 use postgres::{PATIENCE, leader, refused, run, session, start};
-use testkit::{Postgres, now, wait_until};
+use testkit::{Postgres, Proc, Signal, now, wait_until};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
@@ -288,4 +289,26 @@ fn a_transaction_proves_the_term_and_writes_in_one_commit() {
         let stale = format!("SELECT incumbent.prove('billing', {})", term.token().expect("a token").0);
         assert_eq!(refused(client.batch_execute(&stale).await), "FENCE");
     });
+}
+
+#[test]
+fn the_example_writes_under_one_token_after_the_other() {
+    let postgres = fenced();
+    as_app(&postgres, "DROP TABLE charge; CREATE TABLE charge (customer int, token bigint)", &[])
+        .expect("a table");
+    let folder = tempfile::tempdir().expect("a folder");
+    let elections = format!("file:{}", folder.path().display());
+    let start = || Proc::spawn(example::command("fenced_postgres", &[&postgres.url(), &elections]));
+    let first = start();
+    first.wait_line(|line| line == "charged customer 2", PATIENCE);
+    let second = start();
+    first.signal(Signal::INT);
+    assert!(first.wait(PATIENCE).success(), "{}", first.transcript());
+    second.wait_line(|line| line.starts_with("charged customer"), PATIENCE);
+    second.signal(Signal::KILL);
+    second.wait(PATIENCE);
+    let once = "SELECT count(*) = count(DISTINCT customer) AND count(DISTINCT token) = 2 FROM charge";
+    assert_eq!(postgres.psql(once), "t");
+    let rising = "SELECT bool_and(token >= before) FROM (SELECT token, lag(token, 1, 0::bigint) OVER (ORDER BY customer) AS before FROM charge) c";
+    assert_eq!(postgres.psql(rising), "t");
 }

@@ -1,8 +1,14 @@
 //! The Redis fence on a real server: who is refused, and that nothing comes between the check and the write.
 
+#![cfg(feature = "redis")]
+
+mod example;
+
+use std::time::Duration;
+
 use incumbent::fence::redis::{RedisFence, refusal};
 use incumbent::{Authority, Error, ErrorKind, FencingToken, HighWater};
-use testkit::Redis;
+use testkit::{Proc, Redis, Signal};
 
 fn mark(authority: &str, token: u64) -> HighWater {
     HighWater { authority: Authority::new(authority), token: FencingToken(token) }
@@ -122,4 +128,25 @@ fn the_adopting_command_runs_in_a_shell() {
     }
     assert!(shell.status().expect("a shell").success());
     ledger.charge(&mark("it's", 3), "1").expect("admitted");
+}
+
+#[test]
+fn the_example_adds_under_one_token_after_the_other() {
+    let ledger = Ledger::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let elections = format!("file:{}", folder.path().display());
+    let start = || Proc::spawn(example::command("fenced_redis", &[&ledger.redis.url(), &elections]));
+    let total_is = |process: &Proc| {
+        let line = process.wait_line(|line| line.contains("the total is"), Duration::from_secs(60)).text;
+        let token = line.split([' ', ':']).nth(1).and_then(|token| token.parse::<u64>().ok());
+        token.unwrap_or_else(|| panic!("{line}"))
+    };
+    let first = start();
+    let token = total_is(&first);
+    let second = start();
+    first.signal(Signal::INT);
+    assert!(first.wait(Duration::from_secs(60)).success(), "{}", first.transcript());
+    assert!(total_is(&second) > token);
+    let stale = ledger.charge(&mark("whoever", token), "1").expect_err("another leads");
+    assert_eq!(stale.kind(), ErrorKind::Fenced);
 }
