@@ -76,9 +76,9 @@ impl Consul {
     fn await_ready(&mut self) -> Result<()> {
         let mut ended = None;
         let ready = wait_until(PATIENCE, || {
-            ended = self.members.iter_mut().position(Member::has_exited);
+            ended = self.members.iter_mut().position(|member| member.server.has_exited());
             ended.is_some()
-                || self.members.iter().filter(|member| member.is_running()).all(|member| {
+                || self.members.iter().filter(|member| member.server.is_running()).all(|member| {
                     // A write shows that there is a leader.
                     member
                         .call("PUT", "/v1/kv/ready", "")
@@ -91,7 +91,7 @@ impl Consul {
                 let number = ended.unwrap_or_default();
                 Err(Error::new(format!(
                     "Consul server n{number} does not serve:\n{}",
-                    self.members[number].log_tail()
+                    self.members[number].server.log_tail()
                 )))
             }
         }
@@ -134,12 +134,12 @@ impl Consul {
     /// The process id of member `i`, which must be running.
     #[track_caller]
     pub fn pid(&self, i: usize) -> u32 {
-        self.members[i].pid().unwrap_or_else(|| panic!("Consul server {i} is not running"))
+        self.members[i].server.pid().unwrap_or_else(|| panic!("Consul server {i} is not running"))
     }
 
     /// What member `i` has logged since its first start, debug lines included.
     pub fn log(&self, i: usize) -> String {
-        self.members[i].log()
+        self.members[i].server.log()
     }
 
     /// Where member `i` keeps its data.
@@ -149,34 +149,31 @@ impl Consul {
 
     /// How many requests the members have answered since they were first started.
     pub fn requests(&self) -> u64 {
-        let finished = |member: &Member| member.log().matches("Request finished").count() as u64;
+        let finished = |member: &Member| member.server.log().matches("Request finished").count() as u64;
         self.members.iter().map(finished).sum()
     }
 
     /// Stops member `i` politely (SIGTERM) and waits until it is gone.
     #[track_caller]
     pub fn stop(&mut self, i: usize) {
-        self.members[i].signal(Signal::TERM);
-        let gone = wait_until(PATIENCE, || self.members[i].has_exited());
-        assert!(gone, "Consul server {i} did not stop: {}", self.members[i].log_tail());
-        self.members[i].end();
+        self.members[i].server.stop(Signal::TERM, PATIENCE);
     }
 
     /// Kills member `i` (SIGKILL).
     pub fn kill(&mut self, i: usize) {
-        self.members[i].end();
+        self.members[i].server.end();
     }
 
     /// Freezes member `i` (SIGSTOP) and waits until it stands still.
     #[track_caller]
     pub fn pause(&mut self, i: usize) {
-        self.members[i].pause();
+        self.members[i].server.pause();
     }
 
     /// Lets member `i` run on (SIGCONT).
     #[track_caller]
     pub fn resume(&mut self, i: usize) {
-        self.members[i].resume();
+        self.members[i].server.resume();
     }
 
     /// Starts member `i` again on its data, killing it first if it runs.
@@ -204,7 +201,7 @@ impl Consul {
     pub fn leader_index(&self) -> usize {
         let mut leader = None;
         wait_until(PATIENCE, || {
-            let member = self.members.iter().find(|member| member.is_running());
+            let member = self.members.iter().find(|member| member.server.is_running());
             let answer =
                 member.and_then(|member| member.call("GET", "/v1/operator/raft/configuration", "").ok());
             let servers: Value =
@@ -212,7 +209,7 @@ impl Consul {
             let servers = servers["Servers"].as_array().cloned().unwrap_or_default();
             let leads = servers.iter().find(|server| server["Leader"] == true);
             let name = leads.and_then(|server| server["Node"].as_str()).unwrap_or_default();
-            leader = self.members.iter().position(|member| member.name == name && member.is_running());
+            leader = self.members.iter().position(|member| member.name == name && member.server.is_running());
             leader.is_some()
         });
         leader.unwrap_or_else(|| panic!("no Consul server leads"))
@@ -231,7 +228,7 @@ impl Consul {
     fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let mut answer = None;
         wait_until(PATIENCE, || {
-            let mut running = self.members.iter().filter(|member| member.is_running());
+            let mut running = self.members.iter().filter(|member| member.server.is_running());
             answer = running.find_map(|member| {
                 member.call(method, path, body).ok().filter(|(status, _)| !matches!(status, 0 | 500..))
             });
@@ -275,7 +272,8 @@ impl Consul {
     /// The `consul` command of the same version, which knows the first endpoint and may do everything.
     pub fn command(&self) -> Command {
         let mut command = program(&self.bin);
-        let member = self.members.iter().find(|member| member.is_running()).unwrap_or(&self.members[0]);
+        let member =
+            self.members.iter().find(|member| member.server.is_running()).unwrap_or(&self.members[0]);
         command.env("CONSUL_HTTP_ADDR", member.http.addr().to_string());
         if self.options.acl {
             command.env("CONSUL_HTTP_TOKEN", MASTER);
@@ -296,7 +294,7 @@ impl Consul {
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
-        self.members.iter_mut().filter_map(Member::leave_running).collect()
+        self.members.iter_mut().filter_map(|member| member.server.leave_running()).collect()
     }
 
     /// The directory that holds the members' data and logs.
@@ -308,7 +306,7 @@ impl Consul {
 impl Drop for Consul {
     fn drop(&mut self) {
         for member in &mut self.members {
-            member.end();
+            member.server.end();
         }
         if self.options.dir.is_none() {
             let _ = fs::remove_dir_all(&self.dir);

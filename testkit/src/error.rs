@@ -28,3 +28,25 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Why a server did not start: only a taken port is worth another try.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    PortTaken,
+    Other(Error),
+}
+
+impl From<Error> for StartError {
+    fn from(error: Error) -> StartError {
+        StartError::Other(error)
+    }
+}
+
+impl From<StartError> for Error {
+    fn from(error: StartError) -> Error {
+        match error {
+            StartError::PortTaken => Error::new("each port that was tried was taken by someone else"),
+            StartError::Other(error) => error,
+        }
+    }
+}

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::clock::{now, wait_until};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StartError};
 use crate::fetch::{self, Bundle};
 use crate::ports::Port;
 use crate::reaper::run_dir;
@@ -89,10 +89,7 @@ impl Etcd {
             match etcd.start_all() {
                 Ok(()) => return Ok(etcd),
                 Err(StartError::PortTaken) if attempts > 0 => {}
-                Err(StartError::PortTaken) => {
-                    return Err(Error::new("etcd: each port tried was taken by someone else"));
-                }
-                Err(StartError::Other(error)) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -146,42 +143,36 @@ impl Etcd {
     /// The process id of member `i`, which must be running.
     #[track_caller]
     pub fn pid(&self, i: usize) -> u32 {
-        self.members[i].pid().unwrap_or_else(|| panic!("etcd member {i} is not running"))
+        self.members[i].server.pid().unwrap_or_else(|| panic!("etcd member {i} is not running"))
     }
 
     /// What member `i` has logged since its first start.
     pub fn log(&self, i: usize) -> String {
-        self.members[i].log()
+        self.members[i].server.log()
     }
 
     /// Stops member `i` politely (SIGTERM) and waits until it is gone.
     #[track_caller]
     pub fn stop(&mut self, i: usize) {
-        self.members[i].signal(Signal::TERM);
-        assert!(
-            wait_until(PATIENCE, || self.members[i].has_exited()),
-            "etcd member {i} did not stop: {}",
-            self.members[i].log_tail()
-        );
-        self.members[i].end();
+        self.members[i].server.stop(Signal::TERM, PATIENCE);
     }
 
     /// Kills member `i` (SIGKILL).
     #[track_caller]
     pub fn kill(&mut self, i: usize) {
-        self.members[i].end();
+        self.members[i].server.end();
     }
 
     /// Freezes member `i` (SIGSTOP) and waits until it stands still.
     #[track_caller]
     pub fn pause(&mut self, i: usize) {
-        self.members[i].pause();
+        self.members[i].server.pause();
     }
 
     /// Lets member `i` run on (SIGCONT).
     #[track_caller]
     pub fn resume(&mut self, i: usize) {
-        self.members[i].resume();
+        self.members[i].server.resume();
     }
 
     /// Makes each `fdatasync` of member `i` begin `delay` late for as long as the answer lives.
@@ -209,8 +200,7 @@ impl Etcd {
     /// Starts member `i` again on its data, killing it first if it runs, and does not wait until it serves.
     #[track_caller]
     pub fn launch(&mut self, i: usize) {
-        self.members[i].end();
-        self.members[i].spawn(&self.bin).unwrap_or_else(|e| panic!("{}", Error::from(e)));
+        self.members[i].spawn(&self.bin).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Waits until every member that runs and is not paused answers a linearizable read.
@@ -226,11 +216,13 @@ impl Etcd {
                 member.check_alive()?;
             }
             let mut members = self.members[which.clone()].iter();
-            let Some(member) = members.find(|member| member.is_running() && !self.serves(member)) else {
+            let Some(member) = members.find(|member| member.server.is_running() && !self.serves(member))
+            else {
                 return Ok(());
             };
             if now() >= end {
-                let text = format!("etcd member {} does not serve:\n{}", member.name, member.log_tail());
+                let text =
+                    format!("etcd member {} does not serve:\n{}", member.name, member.server.log_tail());
                 return Err(StartError::Other(Error::new(text)));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -262,7 +254,7 @@ impl Etcd {
     }
 
     fn find_leader(&self) -> Option<usize> {
-        let claims = self.members.iter().enumerate().filter(|(_, member)| member.is_running());
+        let claims = self.members.iter().enumerate().filter(|(_, member)| member.server.is_running());
         claims
             .filter_map(|(i, member)| {
                 let output = self
@@ -340,7 +332,7 @@ impl Etcd {
 
     pub(crate) fn let_run_on(&mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
-        self.members.iter_mut().filter_map(Member::leave_running).collect()
+        self.members.iter_mut().filter_map(|member| member.server.leave_running()).collect()
     }
 
     /// The directory that holds the members' data and logs.
@@ -354,32 +346,10 @@ const ROOT_PASSWORD: &str = "root-password";
 impl Drop for Etcd {
     fn drop(&mut self) {
         for member in &mut self.members {
-            member.end();
+            member.server.end();
         }
         if self.options.dir.is_none() {
             let _ = fs::remove_dir_all(&self.dir);
-        }
-    }
-}
-
-/// Why servers did not start: only a taken port is worth another try.
-#[derive(Debug)]
-enum StartError {
-    PortTaken,
-    Other(Error),
-}
-
-impl From<Error> for StartError {
-    fn from(error: Error) -> StartError {
-        StartError::Other(error)
-    }
-}
-
-impl From<StartError> for Error {
-    fn from(error: StartError) -> Error {
-        match error {
-            StartError::PortTaken => Error::new("etcd: its port was taken by someone else"),
-            StartError::Other(error) => error,
         }
     }
 }

@@ -5,23 +5,21 @@ mod audit;
 mod build;
 mod options;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::clock::{now, wait_until};
+use crate::clock::now;
 use crate::error::{Error, Result};
 use crate::etcd::{Etcd, Version};
 use crate::fetch;
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper::{self, run_dir};
+use crate::reaper::run_dir;
+use crate::server::Server;
 use crate::tls::Certificates;
 pub use audit::Request;
 pub use options::Options;
@@ -46,7 +44,7 @@ pub struct Kubernetes {
     kept: bool,
     port: Port,
     certificates: Certificates,
-    child: Option<Child>,
+    server: Server,
     etcd: Etcd,
 }
 
@@ -117,8 +115,8 @@ impl Kubernetes {
         }
         args.extend(options.flags);
         let kept = options.dir.is_some();
-        let mut server =
-            Kubernetes { program, kubectl, args, dir, kept, port, certificates, child: None, etcd };
+        let server = Server::new("kube-apiserver", dir.join("kube-apiserver.log"));
+        let mut server = Kubernetes { program, kubectl, args, dir, kept, port, certificates, server, etcd };
         for user in masters.into_iter().chain([CANDIDATE]) {
             server.write_kubeconfig(user, &server.endpoint(), &json!({ "token": Self::token(user) }));
         }
@@ -200,38 +198,19 @@ impl Kubernetes {
         fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
-    fn log_path(&self) -> PathBuf {
-        self.dir.join("kube-apiserver.log")
-    }
-
     fn spawn(&mut self) -> Result<()> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
-            .and_then(|log| Ok((log.try_clone()?, log)));
-        let (out, err) = log.map_err(|e| Error::new(format!("{}: {e}", self.log_path().display())))?;
-        let child = Command::new(&self.program)
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run {}: {e}", self.program.display())))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        self.server.spawn(command)
     }
 
     fn await_ready(&mut self) -> Result<()> {
         let end = now() + PATIENCE;
         loop {
-            if let Some(Ok(Some(status))) = self.child.as_mut().map(Child::try_wait) {
-                self.end();
+            if self.server.has_exited() {
                 return Err(Error::new(format!(
-                    "kube-apiserver ended by itself ({status}):\n{}",
-                    self.log_tail()
+                    "kube-apiserver ended by itself:\n{}",
+                    self.server.log_tail()
                 )));
             }
             let serves = |path| self.kubectl_command().args(["get", "--raw", path]).output();
@@ -240,63 +219,42 @@ impl Kubernetes {
                 return Ok(());
             }
             if now() >= end {
-                return Err(Error::new(format!("kube-apiserver does not serve:\n{}", self.log_tail())));
+                return Err(Error::new(format!(
+                    "kube-apiserver does not serve:\n{}",
+                    self.server.log_tail()
+                )));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn log_tail(&self) -> String {
-        let log = String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
-    }
-
     /// The process id of the API server, which must be running.
     #[track_caller]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the API server runs").id()
-    }
-
-    #[track_caller]
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid() as i32).expect("a child's pid is positive");
-        kill_process(pid, signal).unwrap_or_else(|e| panic!("cannot signal the API server: {e}"));
+        self.server.pid().expect("the API server runs")
     }
 
     /// Freezes the API server.
     #[track_caller]
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
-        assert!(
-            wait_until(Duration::from_secs(10), || is_stopped(self.pid())),
-            "the API server did not stop"
-        );
+        self.server.pause();
     }
 
     /// Wakes it.
     #[track_caller]
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.server.resume();
     }
 
     /// Kills the API server; etcd runs on.
     pub fn kill(&mut self) {
-        self.end();
+        self.server.end();
     }
 
     /// Kills the API server, if it runs, and starts it again.
     #[track_caller]
     pub fn restart(&mut self) {
-        self.end();
         self.spawn().and_then(|()| self.await_ready()).unwrap_or_else(|e| panic!("{e}"));
-    }
-
-    fn end(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
     }
 
     /// A kubectl that is the administrator.
@@ -377,10 +335,7 @@ impl Kubernetes {
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
         assert!(self.kept, "servers in a directory of this run cannot outlive it");
-        let mut pids = vec![self.pid()];
-        if let Some(child) = self.child.take() {
-            reaper::unwatch(child.id());
-        }
+        let mut pids: Vec<u32> = self.server.leave_running().into_iter().collect();
         pids.extend(self.etcd.let_run_on());
         pids
     }
@@ -393,7 +348,7 @@ fn lease_path(name: &str) -> String {
 
 impl Drop for Kubernetes {
     fn drop(&mut self) {
-        self.end();
+        self.server.end();
         if !self.kept {
             let _ = fs::remove_dir_all(&self.dir);
         }

@@ -91,7 +91,7 @@ impl Nats {
             // The bucket was made without it: the testkit's own client knows no TLS.
             self.configure(true)?;
             for member in &mut self.members {
-                member.end();
+                member.server.end();
                 member.spawn()?;
             }
             self.await_ready()?;
@@ -110,20 +110,23 @@ impl Nats {
     }
 
     fn is_port_taken(&self) -> bool {
-        self.members.iter().any(|member| member.log().contains("address already in use"))
+        self.members.iter().any(|member| member.server.log().contains("address already in use"))
     }
 
     fn await_ready(&mut self) -> Result<()> {
         let mut ended = None;
         let ready = wait_until(PATIENCE, || {
-            ended = (0..self.members.len()).find(|i| self.members[*i].has_exited());
+            ended = (0..self.members.len()).find(|i| self.members[*i].server.has_exited());
             ended.is_some() || (0..self.members.len()).all(|i| self.serves(i))
         });
         match ended {
             None if ready => Ok(()),
             _ => {
                 let i = ended.or_else(|| (0..self.members.len()).find(|i| !self.serves(*i))).unwrap_or(0);
-                Err(Error::new(format!("nats member {i} does not serve:\n{}", self.members[i].log_tail())))
+                Err(Error::new(format!(
+                    "nats member {i} does not serve:\n{}",
+                    self.members[i].server.log_tail()
+                )))
             }
         }
     }
@@ -161,7 +164,8 @@ impl Nats {
     /// A connection of an operator, who may do everything, to the first member that runs.
     #[track_caller]
     pub fn operator(&self) -> Wire {
-        let i = self.members.iter().position(Member::is_running).expect("a member that runs");
+        let i =
+            self.members.iter().position(|member| member.server.is_running()).expect("a member that runs");
         self.operator_at(i)
     }
 
@@ -251,38 +255,35 @@ impl Nats {
     /// The process id of member `i`, which must be running.
     #[track_caller]
     pub fn pid(&self, i: usize) -> u32 {
-        self.members[i].pid()
+        self.members[i].server.pid().unwrap_or_else(|| panic!("nats member {i} is not running"))
     }
 
     /// What member `i` has logged since its first start.
     pub fn log(&self, i: usize) -> String {
-        self.members[i].log()
+        self.members[i].server.log()
     }
 
     /// Stops member `i` politely (SIGTERM) and waits until it is gone.
     #[track_caller]
     pub fn stop(&mut self, i: usize) {
-        self.members[i].signal(Signal::TERM);
-        let member = &mut self.members[i];
-        assert!(wait_until(PATIENCE, || member.has_exited()), "it did not stop: {}", member.log_tail());
-        member.end();
+        self.members[i].server.stop(Signal::TERM, PATIENCE);
     }
 
     /// Kills member `i` (SIGKILL).
     pub fn kill(&mut self, i: usize) {
-        self.members[i].end();
+        self.members[i].server.end();
     }
 
     /// Freezes member `i` (SIGSTOP) and waits until it stands still.
     #[track_caller]
     pub fn pause(&mut self, i: usize) {
-        self.members[i].pause();
+        self.members[i].server.pause();
     }
 
     /// Lets member `i` run on (SIGCONT).
     #[track_caller]
     pub fn resume(&mut self, i: usize) {
-        self.members[i].resume();
+        self.members[i].server.resume();
     }
 
     /// Makes each `fsync` of member `i` begin `delay` late for as long as the answer lives.
@@ -297,16 +298,16 @@ impl Nats {
         // The port is reserved against other test runs, but a stray program may hold it for a moment.
         let started = wait_until(PATIENCE, || {
             self.launch(i);
-            wait_until(PATIENCE, || self.members[i].has_exited() || self.serves(i)) && self.serves(i)
+            wait_until(PATIENCE, || self.members[i].server.has_exited() || self.serves(i)) && self.serves(i)
         });
-        assert!(started, "nats member {i} does not serve:\n{}", self.members[i].log_tail());
+        assert!(started, "nats member {i} does not serve:\n{}", self.members[i].server.log_tail());
     }
 
     /// Kills all members, starts them again on their data and waits until they serve.
     #[track_caller]
     pub fn restart_all(&mut self) {
         for member in &mut self.members {
-            member.end();
+            member.server.end();
         }
         if let [_] = self.members[..] {
             return self.restart(0);
@@ -321,7 +322,6 @@ impl Nats {
     /// Starts member `i` again on its data, killing it first if it runs, and does not wait until it serves.
     #[track_caller]
     pub fn launch(&mut self, i: usize) {
-        self.members[i].end();
         self.members[i].spawn().unwrap_or_else(|e| panic!("{e}"));
     }
 
@@ -345,7 +345,7 @@ impl Nats {
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
-        self.members.iter_mut().filter_map(Member::leave_running).collect()
+        self.members.iter_mut().filter_map(|member| member.server.leave_running()).collect()
     }
 
     /// The directory that holds the members' data and logs.
@@ -357,7 +357,7 @@ impl Nats {
 impl Drop for Nats {
     fn drop(&mut self) {
         for member in &mut self.members {
-            member.end();
+            member.server.end();
         }
         if self.options.dir.is_none() {
             let _ = fs::remove_dir_all(&self.dir);

@@ -202,7 +202,7 @@ impl Postgres {
         for pid in children(self.pid()) {
             signal(pid, Signal::CONT);
         }
-        self.server.signal(Signal::CONT);
+        self.server.resume();
     }
 
     /// Runs `sql` as the superuser in the database `app` and gives what it printed: bare rows, columns separated by `|`.

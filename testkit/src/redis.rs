@@ -2,21 +2,20 @@
 
 mod options;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::clock::wait_until;
 use crate::error::{Error, Result};
 use crate::fetch::{self, REDIS};
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper::{self, run_dir};
+use crate::reaper::run_dir;
+use crate::server::Server;
 use crate::tls::Certificates;
 pub use options::Options;
 
@@ -33,7 +32,7 @@ pub struct Redis {
     dir: PathBuf,
     port: Port,
     certificates: Option<Certificates>,
-    child: Option<Child>,
+    server: Server,
 }
 
 impl Redis {
@@ -51,7 +50,8 @@ impl Redis {
             fs::create_dir_all(&dir).map_err(|e| Error::new(format!("{}: {e}", dir.display())))?;
             let certificates = options.tls.then(|| Certificates::make(&dir));
             let (options, root, port) = (options.clone(), root.clone(), Port::reserve());
-            let mut redis = Redis { options, root, dir, port, certificates, child: None };
+            let server = Server::new("redis", dir.join("log"));
+            let mut redis = Redis { options, root, dir, port, certificates, server };
             match redis.spawn().and_then(|()| redis.await_ready()) {
                 Ok(()) => return Ok(redis),
                 Err(_) if attempts > 0 && redis.log().contains("Address already in use") => {}
@@ -61,34 +61,20 @@ impl Redis {
     }
 
     fn spawn(&mut self) -> Result<()> {
-        let log = self.dir.join("log");
-        let open = || File::options().create(true).append(true).open(&log);
-        let (out, err) = open()
-            .and_then(|file| Ok((file.try_clone()?, file)))
-            .map_err(|e| Error::new(format!("{}: {e}", log.display())))?;
-        let child = self
-            .program("redis-server")
-            .args(self.options.args(&self.dir, self.port.number(), self.certificates.as_ref()))
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run redis-server: {e}")))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
+        let mut command = self.program("redis-server");
+        command.args(self.options.args(&self.dir, self.port.number(), self.certificates.as_ref()));
+        self.server.spawn(command)
     }
 
     fn await_ready(&mut self) -> Result<()> {
         let mut ended = false;
         let ready = wait_until(PATIENCE, || {
-            ended = self.child.as_mut().is_none_or(|child| matches!(child.try_wait(), Ok(Some(_))));
+            ended = self.server.has_exited();
             ended || self.serves()
         });
         match ready && !ended {
             true => Ok(()),
-            false => Err(Error::new(format!("redis does not serve:\n{}", self.log_tail()))),
+            false => Err(Error::new(format!("redis does not serve:\n{}", self.server.log_tail()))),
         }
     }
 
@@ -134,41 +120,30 @@ impl Redis {
     /// The process id of the server, which must be running.
     #[track_caller]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().map(Child::id).expect("redis is running")
+        self.server.pid().expect("redis is running")
     }
 
     /// Stops it politely (SIGTERM) and waits until it is gone.
     #[track_caller]
     pub fn stop(&mut self) {
-        self.signal(Signal::TERM);
-        let child = self.child.as_mut().expect("redis is running");
-        assert!(
-            wait_until(PATIENCE, || matches!(child.try_wait(), Ok(Some(_)))),
-            "redis did not stop: {}",
-            self.log_tail()
-        );
-        self.kill();
+        self.server.stop(Signal::TERM, PATIENCE);
     }
 
     /// Kills it (SIGKILL), if it runs.
     pub fn kill(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
+        self.server.end();
     }
 
     /// Freezes it (SIGSTOP) and waits until it stands still.
     #[track_caller]
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
-        assert!(wait_until(PATIENCE, || is_stopped(self.pid())), "redis did not stand still");
+        self.server.pause();
     }
 
     /// Lets it run on (SIGCONT).
     #[track_caller]
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.server.resume();
     }
 
     /// Starts it again on its data, killing it first if it runs, and waits until it serves.
@@ -177,7 +152,6 @@ impl Redis {
         let mut last = None;
         // The port is reserved against other test runs, but a stray program may hold it for a moment.
         let started = wait_until(PATIENCE, || {
-            self.kill();
             last = self.spawn().and_then(|()| self.await_ready()).err();
             last.is_none()
         });
@@ -187,7 +161,6 @@ impl Redis {
     /// Starts it again on its data, killing it first if it runs, and does not wait until it serves.
     #[track_caller]
     pub fn launch(&mut self) {
-        self.kill();
         self.spawn().unwrap_or_else(|e| panic!("{e}"));
     }
 
@@ -196,7 +169,7 @@ impl Redis {
     pub fn replicate(&self, primary: &Redis) {
         self.cli_ok(&["REPLICAOF", "127.0.0.1", &primary.port.number().to_string()]);
         let synced = || self.cli_ok(&["INFO", "replication"]).contains("master_link_status:up");
-        assert!(wait_until(PATIENCE, synced), "the replica did not catch up: {}", self.log_tail());
+        assert!(wait_until(PATIENCE, synced), "the replica did not catch up: {}", self.server.log_tail());
     }
 
     /// Makes it a primary.
@@ -244,8 +217,7 @@ impl Redis {
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "a server in a directory of this run cannot outlive it");
-        let pid = self.child.take().map(|child| child.id());
-        pid.inspect(|pid| reaper::unwatch(*pid)).into_iter().collect()
+        self.server.leave_running().into_iter().collect()
     }
 
     /// The directory that holds its data and its log.
@@ -255,19 +227,7 @@ impl Redis {
 
     /// What it has logged since its first start.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
-    }
-
-    fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
-    }
-
-    #[track_caller]
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid() as i32).expect("a child's pid is positive");
-        kill_process(pid, signal).unwrap_or_else(|e| panic!("cannot signal redis: {e}"));
+        self.server.log()
     }
 
     fn program(&self, name: &str) -> Command {

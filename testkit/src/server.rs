@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,12 +23,13 @@ pub(crate) struct Server {
     name: String,
     log: PathBuf,
     child: Option<Child>,
+    paused: AtomicBool,
 }
 
 impl Server {
     /// One that does not run yet and will log to `log`.
     pub(crate) fn new(name: &str, log: PathBuf) -> Server {
-        Server { name: name.to_owned(), log, child: None }
+        Server { name: name.to_owned(), log, child: None, paused: AtomicBool::new(false) }
     }
 
     /// Starts `command`, which must be the server itself and not fork away; kills what runs before.
@@ -47,6 +49,11 @@ impl Server {
     /// The process id, if it was started and not ended here.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
+    }
+
+    /// Whether it was started, and is not paused.
+    pub(crate) fn is_running(&self) -> bool {
+        self.child.is_some() && !self.paused.load(Ordering::Relaxed)
     }
 
     /// True if it was started and has ended by itself.
@@ -80,6 +87,14 @@ impl Server {
         self.signal(Signal::STOP);
         let pid = self.pid().unwrap_or_default();
         assert!(wait_until(Duration::from_secs(10), || is_stopped(pid)), "{} did not stand still", self.name);
+        self.paused.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the process run on (SIGCONT).
+    #[track_caller]
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+        self.paused.store(false, Ordering::Relaxed);
     }
 
     /// Kills the process if it runs, and reaps it.
@@ -88,6 +103,7 @@ impl Server {
         let _ = child.kill();
         reaper::unwatch(child.id());
         let _ = child.wait();
+        self.paused.store(false, Ordering::Relaxed);
     }
 
     /// Forgets the process, if it runs, so that it outlives this one.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::clock::{now, wait_until};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StartError};
 use crate::fetch::{self, Bundle};
 use crate::reaper::run_dir;
 use crate::stall::Stall;
@@ -131,42 +131,36 @@ impl Zookeeper {
     /// The process id of member `i`, which must be running.
     #[track_caller]
     pub fn pid(&self, i: usize) -> u32 {
-        self.members[i].pid().unwrap_or_else(|| panic!("ZooKeeper member {i} is not running"))
+        self.members[i].server.pid().unwrap_or_else(|| panic!("ZooKeeper member {i} is not running"))
     }
 
     /// What member `i` has logged since its first start.
     pub fn log(&self, i: usize) -> String {
-        self.members[i].log()
+        self.members[i].server.log()
     }
 
     /// Stops member `i` politely (SIGTERM) and waits until it is gone.
     #[track_caller]
     pub fn stop(&mut self, i: usize) {
-        self.members[i].signal(Signal::TERM);
-        assert!(
-            wait_until(PATIENCE, || self.members[i].has_exited()),
-            "ZooKeeper member {i} did not stop: {}",
-            self.members[i].log_tail()
-        );
-        self.members[i].end();
+        self.members[i].server.stop(Signal::TERM, PATIENCE);
     }
 
     /// Kills member `i` (SIGKILL).
     #[track_caller]
     pub fn kill(&mut self, i: usize) {
-        self.members[i].end();
+        self.members[i].server.end();
     }
 
     /// Freezes member `i` (SIGSTOP) and waits until it stands still.
     #[track_caller]
     pub fn pause(&mut self, i: usize) {
-        self.members[i].pause();
+        self.members[i].server.pause();
     }
 
     /// Lets member `i` run on (SIGCONT).
     #[track_caller]
     pub fn resume(&mut self, i: usize) {
-        self.members[i].resume();
+        self.members[i].server.resume();
     }
 
     /// Makes each `fdatasync` of member `i` begin `delay` late for as long as the answer lives.
@@ -194,8 +188,7 @@ impl Zookeeper {
     /// Starts member `i` again on its data, killing it first if it runs, and does not wait until it serves.
     #[track_caller]
     pub fn launch(&mut self, i: usize) {
-        self.members[i].end();
-        self.members[i].spawn(&self.jars, &self.options).unwrap_or_else(|e| panic!("{}", Error::from(e)));
+        self.members[i].spawn(&self.jars, &self.options).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Waits until every member that runs and is not paused serves.
@@ -211,12 +204,16 @@ impl Zookeeper {
                 member.check_alive()?;
             }
             let mut members = self.members[which.clone()].iter();
-            let Some(member) = members.find(|member| member.is_running() && mode(member).is_none()) else {
+            let Some(member) = members.find(|member| member.server.is_running() && mode(member).is_none())
+            else {
                 return Ok(());
             };
             if now() >= end {
-                let text =
-                    format!("ZooKeeper member {} does not serve:\n{}", member.number, member.log_tail());
+                let text = format!(
+                    "ZooKeeper member {} does not serve:\n{}",
+                    member.number,
+                    member.server.log_tail()
+                );
                 return Err(StartError::Other(Error::new(text)));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -229,7 +226,7 @@ impl Zookeeper {
         let mut leader = None;
         wait_until(PATIENCE, || {
             let leads = |member: &Member| {
-                member.is_running()
+                member.server.is_running()
                     && mode(member).is_some_and(|mode| mode == "leader" || mode == "standalone")
             };
             leader = self.members.iter().position(leads);
@@ -248,7 +245,7 @@ impl Zookeeper {
     /// An operator's connection to the first member that runs, without TLS.
     #[track_caller]
     pub fn hand(&self) -> Hand {
-        let member = self.members.iter().find(|member| member.is_running()).expect("a member runs");
+        let member = self.members.iter().find(|member| member.server.is_running()).expect("a member runs");
         Hand::connect(&member.client.addr().to_string())
     }
 
@@ -267,7 +264,7 @@ impl Zookeeper {
     /// If it was not.
     pub fn leave_running(mut self) -> Vec<u32> {
         assert!(self.options.dir.is_some(), "servers in a directory of this run cannot outlive it");
-        self.members.iter_mut().filter_map(Member::leave_running).collect()
+        self.members.iter_mut().filter_map(|member| member.server.leave_running()).collect()
     }
 
     /// The directory that holds the members' data and logs: `n0`, `n1` and so on.
@@ -279,7 +276,7 @@ impl Zookeeper {
 impl Drop for Zookeeper {
     fn drop(&mut self) {
         for member in &mut self.members {
-            member.end();
+            member.server.end();
         }
         if self.options.dir.is_none() {
             let _ = fs::remove_dir_all(&self.dir);
@@ -301,26 +298,4 @@ fn four_letters(member: &Member, word: &str) -> Option<String> {
     let mut text = String::new();
     connection.read_to_string(&mut text).ok()?;
     Some(text)
-}
-
-/// Why servers did not start: only a taken port is worth another try.
-#[derive(Debug)]
-enum StartError {
-    PortTaken,
-    Other(Error),
-}
-
-impl From<Error> for StartError {
-    fn from(error: Error) -> StartError {
-        StartError::Other(error)
-    }
-}
-
-impl From<StartError> for Error {
-    fn from(error: StartError) -> Error {
-        match error {
-            StartError::PortTaken => Error::new("ZooKeeper: each port tried was taken by someone else"),
-            StartError::Other(error) => error,
-        }
-    }
 }

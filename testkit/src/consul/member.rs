@@ -1,22 +1,17 @@
 //! One Consul server process.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{MASTER, Options, program};
-use crate::clock::wait_until;
 use crate::error::{Error, Result};
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper;
+use crate::server::Server;
 use crate::tls::Certificates;
 
 #[derive(Debug)]
@@ -28,15 +23,15 @@ pub(super) struct Member {
     rpc: Port,
     serf: Port,
     dir: PathBuf,
-    child: Option<Child>,
-    paused: bool,
+    pub(super) server: Server,
 }
 
 impl Member {
     pub(super) fn new(number: usize, dir: &Path) -> Member {
         let [http, https, rpc, serf] = std::array::from_fn(|_| Port::reserve());
         let dir = dir.join(format!("n{number}"));
-        Member { name: format!("n{number}"), http, https, rpc, serf, dir, child: None, paused: false }
+        let server = Server::new(&format!("Consul server n{number}"), dir.join("log"));
+        Member { name: format!("n{number}"), http, https, rpc, serf, dir, server }
     }
 
     /// Writes its configuration.
@@ -102,92 +97,14 @@ impl Member {
         self.dir.join("consul.json")
     }
 
-    fn log_file(&self) -> PathBuf {
-        self.dir.join("log")
-    }
-
     pub(super) fn data(&self) -> PathBuf {
         self.dir.join("data")
     }
 
     pub(super) fn spawn(&mut self, bin: &Path) -> Result<()> {
-        self.end();
-        let log = File::options().create(true).append(true).open(self.log_file());
-        let log = log.and_then(|log| Ok((log.try_clone()?, log)));
-        let (out, err) = log.map_err(|e| Error::new(format!("{}: {e}", self.log_file().display())))?;
-        let child = program(bin)
-            .args(["agent", "-config-file"])
-            .arg(self.config())
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run {}: {e}", bin.display())))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
-    }
-
-    /// Whether it was started, and is not paused.
-    pub(super) fn is_running(&self) -> bool {
-        self.child.is_some() && !self.paused
-    }
-
-    pub(super) fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
-    }
-
-    #[track_caller]
-    pub(super) fn signal(&self, signal: Signal) {
-        let pid = self.pid().unwrap_or_else(|| panic!("Consul server {} is not running", self.name));
-        let pid = Pid::from_raw(pid as i32).expect("a child's pid is positive");
-        kill_process(pid, signal)
-            .unwrap_or_else(|e| panic!("cannot signal Consul server {}: {e}", self.name));
-    }
-
-    #[track_caller]
-    pub(super) fn pause(&mut self) {
-        self.signal(Signal::STOP);
-        let pid = self.pid().unwrap_or_default();
-        assert!(wait_until(Duration::from_secs(10), || is_stopped(pid)), "{} did not stand still", self.name);
-        self.paused = true;
-    }
-
-    #[track_caller]
-    pub(super) fn resume(&mut self) {
-        self.signal(Signal::CONT);
-        self.paused = false;
-    }
-
-    /// Kills the process if it runs, and reaps it.
-    pub(super) fn end(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
-        self.paused = false;
-    }
-
-    /// Forgets the process, if it runs.
-    pub(super) fn leave_running(&mut self) -> Option<u32> {
-        let pid = self.child.take()?.id();
-        reaper::unwatch(pid);
-        Some(pid)
-    }
-
-    pub(super) fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
-    }
-
-    pub(super) fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+        let mut command = program(bin);
+        command.args(["agent", "-config-file"]).arg(self.config());
+        self.server.spawn(command)
     }
 
     /// One request by hand, as the one who may do everything: status and body.

@@ -1,30 +1,20 @@
 //! One etcd process.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::Duration;
-
-use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
 
 use super::options::Options;
-use super::{StartError, program, reserve_ports};
-use crate::clock::wait_until;
-use crate::error::{Error, Result};
+use super::{program, reserve_ports};
+use crate::error::{Error, Result, StartError};
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper;
+use crate::server::Server;
 use crate::tls::Certificates;
 
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) client: Port,
-    paused: bool,
+    pub(super) server: Server,
     args: Vec<String>,
-    log: PathBuf,
-    child: Option<Child>,
     _peer: Port,
 }
 
@@ -60,106 +50,28 @@ impl Member {
                 }
             }
             args.extend(options.flags.iter().cloned());
-            let log = dir.join(format!("n{i}.log"));
-            Member { name: format!("n{i}"), client, paused: false, args, log, child: None, _peer: peer }
+            let server = Server::new(&format!("etcd member n{i}"), dir.join(format!("n{i}.log")));
+            Member { name: format!("n{i}"), client, server, args, _peer: peer }
         };
         ports.into_iter().enumerate().map(member).collect()
     }
 
-    pub(super) fn spawn(&mut self, bin: &Path) -> Result<(), StartError> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&self.log)
-            .and_then(|log| Ok((log.try_clone()?, log)));
-        let (out, err) = log.map_err(|e| Error::new(format!("{}: {e}", self.log.display())))?;
-        let child = program(&bin.join("etcd"))
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run {}: {e}", bin.join("etcd").display())))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
-    }
-
-    /// Whether it was started, and is not paused.
-    pub(super) fn is_running(&self) -> bool {
-        self.child.is_some() && !self.paused
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+    pub(super) fn spawn(&mut self, bin: &Path) -> Result<()> {
+        let mut command = program(&bin.join("etcd"));
+        command.args(&self.args);
+        self.server.spawn(command)
     }
 
     /// An error if the process was started and has ended by itself.
     pub(super) fn check_alive(&mut self) -> Result<(), StartError> {
-        if !self.has_exited() {
+        if !self.server.has_exited() {
             return Ok(());
         }
-        self.end();
-        let tail = self.log_tail();
+        self.server.end();
+        let tail = self.server.log_tail();
         if tail.contains("address already in use") {
             return Err(StartError::PortTaken);
         }
         Err(StartError::Other(Error::new(format!("etcd member {} ended by itself:\n{tail}", self.name))))
-    }
-
-    pub(super) fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
-    }
-
-    #[track_caller]
-    pub(super) fn signal(&self, signal: Signal) {
-        let pid = self.pid().unwrap_or_else(|| panic!("etcd member {} is not running", self.name));
-        let pid = Pid::from_raw(pid as i32).expect("a child's pid is positive");
-        kill_process(pid, signal).unwrap_or_else(|e| panic!("cannot signal etcd member {}: {e}", self.name));
-    }
-
-    #[track_caller]
-    pub(super) fn pause(&mut self) {
-        self.signal(Signal::STOP);
-        let pid = self.pid().unwrap_or_default();
-        assert!(
-            wait_until(Duration::from_secs(10), || is_stopped(pid)),
-            "etcd member {} did not stop",
-            self.name
-        );
-        self.paused = true;
-    }
-
-    #[track_caller]
-    pub(super) fn resume(&mut self) {
-        self.signal(Signal::CONT);
-        self.paused = false;
-    }
-
-    /// Kills the process if it runs, and reaps it.
-    pub(super) fn end(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
-        self.paused = false;
-    }
-
-    /// Forgets the process, if it runs.
-    pub(super) fn leave_running(&mut self) -> Option<u32> {
-        let pid = self.child.take()?.id();
-        reaper::unwatch(pid);
-        Some(pid)
-    }
-
-    pub(super) fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-
-    pub(super) fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
     }
 }

@@ -1,21 +1,17 @@
 //! One nats-server process.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::clock::wait_until;
 use crate::error::{Error, Result};
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper;
+use crate::server::Server;
 
 /// Where one member listens.
 #[derive(Debug)]
@@ -33,26 +29,17 @@ impl Ports {
 
 #[derive(Debug)]
 pub(super) struct Member {
-    name: String,
     program: PathBuf,
     config: PathBuf,
-    log: PathBuf,
-    paused: bool,
-    child: Option<Child>,
+    pub(super) server: Server,
 }
 
 impl Member {
     /// Its configuration is `nI.conf` in `dir`; it does not run yet.
     pub(super) fn new(i: usize, program: PathBuf, dir: &Path) -> Member {
         let path = |kind: &str| dir.join(format!("n{i}.{kind}"));
-        Member {
-            name: format!("n{i}"),
-            program,
-            config: path("conf"),
-            log: path("log"),
-            paused: false,
-            child: None,
-        }
+        let server = Server::new(&format!("nats member n{i}"), path("log"));
+        Member { program, config: path("conf"), server }
     }
 
     pub(super) fn configure(&self, text: &str) -> Result<()> {
@@ -60,81 +47,9 @@ impl Member {
     }
 
     pub(super) fn spawn(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(&self.log);
-        let (out, err) = log
-            .and_then(|log| Ok((log.try_clone()?, log)))
-            .map_err(|e| Error::new(format!("{}: {e}", self.log.display())))?;
-        let child = Command::new(&self.program)
-            .arg("-c")
-            .arg(&self.config)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run {}: {e}", self.program.display())))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
-    }
-
-    pub(super) fn is_running(&self) -> bool {
-        self.child.is_some() && !self.paused
-    }
-
-    #[track_caller]
-    pub(super) fn pid(&self) -> u32 {
-        self.child.as_ref().map(Child::id).unwrap_or_else(|| panic!("{} is not running", self.name))
-    }
-
-    pub(super) fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_none_or(|child| matches!(child.try_wait(), Ok(Some(_))))
-    }
-
-    #[track_caller]
-    pub(super) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid() as i32).expect("a child's pid is positive");
-        kill_process(pid, signal).unwrap_or_else(|e| panic!("cannot signal {}: {e}", self.name));
-    }
-
-    #[track_caller]
-    pub(super) fn pause(&mut self) {
-        self.signal(Signal::STOP);
-        let pid = self.pid();
-        assert!(wait_until(Duration::from_secs(10), || is_stopped(pid)), "{} did not stop", self.name);
-        self.paused = true;
-    }
-
-    #[track_caller]
-    pub(super) fn resume(&mut self) {
-        self.signal(Signal::CONT);
-        self.paused = false;
-    }
-
-    /// Kills the process if it runs, and reaps it.
-    pub(super) fn end(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
-        self.paused = false;
-    }
-
-    /// Forgets the process, if it runs.
-    pub(super) fn leave_running(&mut self) -> Option<u32> {
-        let pid = self.child.take()?.id();
-        reaper::unwatch(pid);
-        Some(pid)
-    }
-
-    pub(super) fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-
-    pub(super) fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(&self.config);
+        self.server.spawn(command)
     }
 }
 

@@ -149,6 +149,15 @@ impl Hand {
         self.done(2, &[&text(path)[..], &(-1_i32).to_be_bytes()].concat());
     }
 
+    /// Deletes a node and those under it, as far as they are there and nobody creates others meanwhile.
+    #[track_caller]
+    pub fn clear(&mut self, path: &str) {
+        for name in self.children(path) {
+            self.clear(&format!("{path}/{name}"));
+        }
+        let _ = self.ask(2, &[&text(path)[..], &(-1_i32).to_be_bytes()].concat());
+    }
+
     #[track_caller]
     fn done(&mut self, op: i32, record: &[u8]) {
         if let Err(code) = self.ask(op, record) {

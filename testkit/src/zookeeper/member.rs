@@ -1,20 +1,12 @@
 //! One ZooKeeper process.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use super::StartError;
 use super::options::{Options, java};
-use crate::clock::wait_until;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StartError};
 use crate::ports::Port;
-use crate::proc::is_stopped;
-use crate::reaper;
+use crate::server::Server;
 use crate::tls::Certificates;
 
 #[derive(Debug)]
@@ -23,9 +15,8 @@ pub(super) struct Member {
     pub(super) client: Port,
     /// Where clients with TLS are served, if they are.
     pub(super) secure: Port,
-    paused: bool,
     dir: PathBuf,
-    child: Option<Child>,
+    pub(super) server: Server,
     _peers: [Port; 2],
 }
 
@@ -60,19 +51,13 @@ impl Member {
             }
             let config = dir.join("zoo.cfg");
             fs::write(&config, text).map_err(|e| at(&config, e))?;
-            Ok(Member { number, client, secure, paused: false, dir, child: None, _peers: [peer, election] })
+            let server = Server::new(&format!("ZooKeeper member {number}"), dir.join("log"));
+            Ok(Member { number, client, secure, dir, server, _peers: [peer, election] })
         };
         ports.into_iter().enumerate().map(member).collect()
     }
 
-    pub(super) fn spawn(&mut self, jars: &Path, options: &Options) -> Result<(), StartError> {
-        let path = self.dir.join("log");
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|log| Ok((log.try_clone()?, log)))
-            .map_err(|e| at(&path, e))?;
+    pub(super) fn spawn(&mut self, jars: &Path, options: &Options) -> Result<()> {
         let mut command = java();
         command.arg("-cp").arg(class_path(jars));
         command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.preAllocSize=64"]);
@@ -80,92 +65,21 @@ impl Member {
         if let Some(clock) = &options.wall_clock {
             clock.give_to(&mut command);
         }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.0)
-            .stderr(log.1)
-            .process_group(0)
-            .spawn()
-            .map_err(|e| Error::new(format!("cannot run java: {e}")))?;
-        reaper::watch(child.id());
-        self.child = Some(child);
-        Ok(())
-    }
-
-    /// Whether it was started, and is not paused.
-    pub(super) fn is_running(&self) -> bool {
-        self.child.is_some() && !self.paused
-    }
-
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.server.spawn(command)
     }
 
     /// An error if the process was started and has ended by itself.
     pub(super) fn check_alive(&mut self) -> Result<(), StartError> {
-        if !self.has_exited() {
+        if !self.server.has_exited() {
             return Ok(());
         }
-        self.end();
-        let tail = self.log_tail();
+        self.server.end();
+        let tail = self.server.log_tail();
         if tail.contains("Address already in use") {
             return Err(StartError::PortTaken);
         }
         let text = format!("ZooKeeper member {} ended by itself:\n{tail}", self.number);
         Err(StartError::Other(Error::new(text)))
-    }
-
-    pub(super) fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
-    }
-
-    #[track_caller]
-    pub(super) fn signal(&self, signal: Signal) {
-        let pid = self.pid().unwrap_or_else(|| panic!("ZooKeeper member {} is not running", self.number));
-        let pid = Pid::from_raw(pid as i32).expect("a child's pid is positive");
-        kill_process(pid, signal)
-            .unwrap_or_else(|e| panic!("cannot signal ZooKeeper member {}: {e}", self.number));
-    }
-
-    #[track_caller]
-    pub(super) fn pause(&mut self) {
-        self.signal(Signal::STOP);
-        let pid = self.pid().unwrap_or_default();
-        let stopped = wait_until(Duration::from_secs(10), || is_stopped(pid));
-        assert!(stopped, "ZooKeeper member {} did not stop", self.number);
-        self.paused = true;
-    }
-
-    #[track_caller]
-    pub(super) fn resume(&mut self) {
-        self.signal(Signal::CONT);
-        self.paused = false;
-    }
-
-    /// Kills the process if it runs, and reaps it.
-    pub(super) fn end(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        reaper::unwatch(child.id());
-        let _ = child.wait();
-        self.paused = false;
-    }
-
-    /// Forgets the process, if it runs.
-    pub(super) fn leave_running(&mut self) -> Option<u32> {
-        let pid = self.child.take()?.id();
-        reaper::unwatch(pid);
-        Some(pid)
-    }
-
-    pub(super) fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
-    }
-
-    pub(super) fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
     }
 }
 
