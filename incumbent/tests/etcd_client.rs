@@ -8,6 +8,7 @@ mod clock;
 
 #[path = "../src/backend"]
 mod backend {
+    pub(crate) mod hosts;
     pub(crate) mod tls;
 
     mod etcd {

@@ -5,6 +5,8 @@ mod consul;
 #[cfg(feature = "etcd")]
 mod etcd;
 pub(crate) mod file;
+#[cfg(any(feature = "etcd", feature = "nats", feature = "redis"))]
+mod hosts;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;

@@ -1,20 +1,17 @@
 //! One connection to one member at a time: which member, when to give it up for another, and whether it is the same
 //! cluster.
 
-use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use incumbent_core::time::exact;
-use incumbent_core::{BootInstant, Error, ErrorKind, Result};
+use incumbent_core::{Error, ErrorKind, Result};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -25,15 +22,9 @@ use super::auth::{Auth, Credentials};
 use super::dial::Dialer;
 use super::failure::{self, Effect};
 use super::proto::{Headed, RangeRequest, ResponseHeader, Rpc};
+use crate::backend::hosts::{Hosts, SEARCH};
 use crate::backend::tls::Tls;
-use crate::clock;
 
-/// An endpoint that failed is tried last for this long.
-const PENALTY: Duration = Duration::from_secs(5);
-/// How long the search for an endpoint goes on, whoever still waits for it.
-const SEARCH: Duration = Duration::from_secs(5);
-/// The pause before an endpoint that failed is tried again in the same search.
-const AGAIN: Duration = Duration::from_millis(100);
 /// etcd closes a connection that is pinged more often than every 5 s, or while no stream is open.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,6 +86,7 @@ type Search = watch::Receiver<Option<Result<Link>>>;
 /// The link in use, and what is known about the endpoints.
 pub(super) struct Connections {
     config: Config,
+    hosts: Hosts,
     auth: Auth,
     state: Mutex<State>,
     /// The number of the link that was given up last.
@@ -107,10 +99,6 @@ struct State {
     link: Option<Link>,
     /// The search for a link that is under way.
     search: Option<Search>,
-    /// The endpoint to try first.
-    first: usize,
-    /// Per endpoint: until when it is tried last.
-    penalty: Vec<BootInstant>,
     /// How many links there have been.
     links: u64,
     /// The cluster that answered first; no other one is talked to.
@@ -129,15 +117,9 @@ impl Connections {
         if config.endpoints.is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, "no etcd endpoint given").with_backend("etcd"));
         }
-        let state = State {
-            link: None,
-            search: None,
-            first: 0,
-            penalty: vec![BootInstant::ZERO; config.endpoints.len()],
-            links: 0,
-            cluster: None,
-        };
+        let state = State { link: None, search: None, links: 0, cluster: None };
         Ok(Connections {
+            hosts: Hosts::new(config.endpoints.len(), config.patience),
             auth: Auth::new(config.credentials.clone()),
             config,
             state: Mutex::new(state),
@@ -192,7 +174,6 @@ impl Connections {
             let mut state = connections.lock();
             state.search = None;
             if let Ok(link) = &outcome {
-                state.first = link.index;
                 state.link = Some(link.clone());
             }
             found.send_replace(Some(outcome));
@@ -200,46 +181,13 @@ impl Connections {
         search
     }
 
-    /// Tries the endpoints at the same time, each a little after the one before; the first that answers is taken. Ends
-    /// without one when each has failed, or after [`SEARCH`].
+    /// The first endpoint that answers.
     async fn connect_to_any(&self) -> Result<Link> {
-        let until = Instant::now() + SEARCH;
-        let mut waiting = self.order().into_iter();
-        let mut failures = BTreeMap::new();
-        let mut attempts: FuturesUnordered<_> =
-            waiting.next().into_iter().map(|index| self.attempt(index, Duration::ZERO)).collect();
-        while failures.len() < self.config.endpoints.len() {
-            tokio::select! {
-                Some((index, outcome)) = attempts.next() => {
-                    let failure = match outcome {
-                        Ok(link) => return Ok(link),
-                        Err(failure) => failure,
-                    };
-                    tracing::debug!(host = self.config.endpoints[index], %failure, "endpoint does not work");
-                    self.lock().penalty[index] = clock::now() + PENALTY;
-                    failures.insert(index, failure);
-                    // While others do not answer at all, this one may recover.
-                    attempts.push(self.attempt(index, AGAIN));
-                    attempts.extend(waiting.next().map(|index| self.attempt(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep(self.config.patience), if waiting.len() > 0 => {
-                    attempts.extend(waiting.next().map(|index| self.attempt(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep_until(until) => break,
-            }
-        }
-        let silent = |host: &String| {
-            failure::error(ErrorKind::Unavailable, host, format_args!("no answer within {}", exact(SEARCH)))
+        let silent = |index: usize| {
+            let text = format_args!("no answer within {}", exact(SEARCH));
+            failure::error(ErrorKind::Unavailable, &self.config.endpoints[index], text)
         };
-        let hosts = self.config.endpoints.iter().enumerate();
-        Err(summary(
-            hosts.map(|(index, host)| failures.remove(&index).unwrap_or_else(|| silent(host))).collect(),
-        ))
-    }
-
-    async fn attempt(&self, index: usize, pause: Duration) -> (usize, Result<Link>) {
-        tokio::time::sleep(pause).await;
-        (index, self.connect(index).await)
+        self.hosts.search(|index| self.connect(index), silent).await
     }
 
     async fn connect(&self, index: usize) -> Result<Link> {
@@ -327,12 +275,12 @@ impl Connections {
 
     /// Stops using `link`, which failed; the next call goes to another endpoint if there is one.
     pub(super) fn give_up(&self, link: &Link) {
+        self.hosts.punish(link.index);
         let mut state = self.lock();
-        state.penalty[link.index] = clock::now() + PENALTY;
         if state.link.as_ref().is_some_and(|current| current.number == link.number) {
             state.link = None;
-            state.first = (link.index + 1) % self.config.endpoints.len();
             drop(state);
+            self.hosts.give_up(link.index);
             self.given_up.send_replace(link.number);
             tracing::debug!(host = link.host(), "endpoint given up");
         }
@@ -342,15 +290,6 @@ impl Connections {
     pub(super) async fn is_given_up(&self, link: &Link) {
         // An error would mean that the sender is gone, but it lives as long as `self`.
         let _ = self.given_up.subscribe().wait_for(|number| *number >= link.number).await;
-    }
-
-    /// All endpoints: from the first one on, those under a penalty last.
-    fn order(&self) -> Vec<usize> {
-        let state = self.lock();
-        let (now, count) = (clock::now(), state.penalty.len());
-        let mut order: Vec<usize> = (0..count).map(|step| (state.first + step) % count).collect();
-        order.sort_by_key(|index| Some(state.penalty[*index]).filter(|until| *until > now));
-        order
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -372,18 +311,4 @@ fn address(endpoint: &str, tls: bool) -> Result<http::Uri> {
         Error::new(ErrorKind::InvalidConfig, format!("etcd endpoint {endpoint:?} is not host:port"))
             .with_backend("etcd")
     })
-}
-
-/// One error for the failures of all endpoints.
-fn summary(mut failures: Vec<Error>) -> Error {
-    if failures.len() == 1 {
-        return failures.remove(0);
-    }
-    let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let kind = if failures.iter().any(Error::is_retryable) {
-        ErrorKind::Unavailable
-    } else {
-        failures.first().map_or(ErrorKind::Internal, Error::kind)
-    };
-    Error::new(kind, text).with_backend("etcd")
 }

@@ -1,32 +1,24 @@
 //! The way to the bucket: through which server, when to give it up for another, and whether the bucket still is the same one.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{HeaderMap, Message};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::bucket::Facts;
 use super::dial::{self, Config, Link, Opened};
 use super::failure::{self, Effect};
+use crate::backend::hosts::{Hosts, SEARCH};
 use crate::clock;
-
-/// A server that failed is tried last for this long.
-const PENALTY: Duration = Duration::from_secs(5);
-/// How long the search for a server goes on, whoever still waits for it.
-const SEARCH: Duration = Duration::from_secs(5);
-/// The pause before a server that failed is tried again in the same search.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// One connection at a time, shared by all elections.
 pub(super) struct Client {
     pub(super) config: Config,
+    hosts: Hosts,
     state: Mutex<State>,
 }
 
@@ -40,10 +32,6 @@ struct State {
     search: Option<Shared<Arc<Link>>>,
     /// The look at the bucket that is under way.
     look: Option<Shared<()>>,
-    /// The server to try first.
-    first: usize,
-    /// Per server: until when it is tried last.
-    penalty: Vec<BootInstant>,
     /// When the bucket that answers was created.
     created: Option<String>,
     /// When the latest question about that was sent that has been answered.
@@ -57,8 +45,8 @@ struct State {
 impl Client {
     /// Nothing is connected yet.
     pub(super) fn new(config: Config) -> Client {
-        let state = State { penalty: vec![BootInstant::ZERO; config.hosts.len()], ..State::default() };
-        Client { config, state: Mutex::new(state) }
+        let hosts = Hosts::new(config.hosts.len(), config.patience);
+        Client { config, hosts, state: Mutex::default() }
     }
 
     /// When the bucket was created that the latest answer came from; `None` before the first.
@@ -158,8 +146,7 @@ impl Client {
                     state.link = Some(Arc::clone(&link));
                     return Ok(link);
                 }
-                state.penalty[link.index] = clock::now() + PENALTY;
-                state.first = (link.index + 1) % self.config.hosts.len();
+                self.hosts.give_up(link.index);
                 tracing::debug!(host = &*link.host, "server given up");
             }
             state.search.get_or_insert_with(|| self.start_search()).clone()
@@ -179,7 +166,6 @@ impl Client {
             let mut state = client.lock();
             state.search = None;
             if let Ok(link) = &outcome {
-                state.first = link.index;
                 state.changed_at = clock::now();
                 state.link = Some(Arc::clone(link));
             }
@@ -189,57 +175,13 @@ impl Client {
         search
     }
 
-    /// Tries the servers at the same time, each a little after the one before; the first through which the bucket is seen is
-    /// taken. Ends without one when each has failed, or after [`SEARCH`].
+    /// The first server through which the bucket is seen.
     async fn search(&self) -> Result<Opened> {
-        let until = Instant::now() + SEARCH;
-        let mut waiting = self.order().into_iter();
-        let mut failures = BTreeMap::new();
-        let mut attempts: FuturesUnordered<_> =
-            waiting.next().into_iter().map(|index| self.connect(index, Duration::ZERO)).collect();
-        while failures.len() < self.config.hosts.len() {
-            tokio::select! {
-                Some((index, outcome)) = attempts.next() => {
-                    let failure = match outcome {
-                        Ok(opened) => return Ok(opened),
-                        Err(failure) => failure,
-                    };
-                    tracing::debug!(%failure, "server does not work");
-                    self.lock().penalty[index] = clock::now() + PENALTY;
-                    failures.insert(index, failure);
-                    // While others do not answer at all, this one may recover.
-                    attempts.push(self.connect(index, AGAIN));
-                    attempts.extend(waiting.next().map(|index| self.connect(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep(self.config.patience), if waiting.len() > 0 => {
-                    attempts.extend(waiting.next().map(|index| self.connect(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep_until(until) => break,
-            }
-        }
         let silent = |index: usize| {
             let text = format_args!("no answer within {SEARCH:?}");
             failure::error(ErrorKind::Unavailable, &self.config.name(index), text)
         };
-        Err(summary(
-            (0..self.config.hosts.len())
-                .map(|index| failures.remove(&index).unwrap_or_else(|| silent(index)))
-                .collect(),
-        ))
-    }
-
-    async fn connect(&self, index: usize, pause: Duration) -> (usize, Result<Opened>) {
-        tokio::time::sleep(pause).await;
-        (index, dial::connect(&self.config, index).await)
-    }
-
-    /// All servers: from the first one on, those under a penalty last.
-    fn order(&self) -> Vec<usize> {
-        let state = self.lock();
-        let (now, count) = (clock::now(), state.penalty.len());
-        let mut order: Vec<usize> = (0..count).map(|step| (state.first + step) % count).collect();
-        order.sort_by_key(|index| Some(state.penalty[*index]).filter(|until| *until > now));
-        order
+        self.hosts.search(|index| dial::connect(&self.config, index), silent).await
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -262,17 +204,4 @@ async fn outcome<T: Clone>(mut shared: Shared<T>) -> Result<T> {
     let lost = || Error::new(ErrorKind::Internal, "a task of the nats backend ended without a result");
     let found = shared.wait_for(Option::is_some).await.map_err(|_| lost())?;
     found.clone().unwrap_or_else(|| Err(lost()))
-}
-
-/// One error for the failures of all servers.
-fn summary(mut failures: Vec<Error>) -> Error {
-    if failures.len() == 1 {
-        return failures.remove(0);
-    }
-    let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let kind = match failures.iter().find(|failure| failure.is_retryable()) {
-        Some(_) => ErrorKind::Unavailable,
-        None => failures.first().map_or(ErrorKind::Internal, Error::kind),
-    };
-    Error::new(kind, text).with_backend("nats")
 }

@@ -6,30 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use incumbent_core::{BootInstant, Error, ErrorKind, Result};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::Instant;
 
 use super::batch::{self, Job};
 use super::dial::{self, Config, Link};
 use super::failure::{self, Effect};
+use crate::backend::hosts::{Hosts, SEARCH};
 use crate::backend::signals::Signals;
 use crate::clock;
 
-/// A server that failed is tried last for this long.
-const PENALTY: Duration = Duration::from_secs(5);
-/// How long the search for a primary goes on, whoever still waits for it.
-const SEARCH: Duration = Duration::from_secs(5);
-/// The pause before a server that failed is tried again in the same search.
-const AGAIN: Duration = Duration::from_millis(100);
 /// The shortest and the longest pause between two searches that nobody waits for.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// One connection to the primary at a time, shared by all elections.
 pub(super) struct Client {
     config: Config,
+    hosts: Hosts,
     state: Mutex<State>,
     /// Who waits for news, by channel.
     signals: Signals,
@@ -55,10 +49,6 @@ struct State {
     link: Option<Link>,
     /// The search for a link that is under way.
     search: Option<watch::Receiver<Option<Result<Link>>>>,
-    /// The server to try first.
-    first: usize,
-    /// Per server: until when it is tried last.
-    penalty: Vec<BootInstant>,
     lineage: Option<String>,
     authority: Option<String>,
     /// What an operator has been told.
@@ -68,10 +58,10 @@ struct State {
 impl Client {
     /// Nothing is connected yet.
     pub(super) fn new(config: Config, poll: Duration, own_mark: String) -> Client {
-        let state = State { penalty: vec![BootInstant::ZERO; config.hosts.len()], ..State::default() };
         Client {
+            hosts: Hosts::new(config.hosts.len(), config.patience),
             config,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             signals: Signals::default(),
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
@@ -196,7 +186,6 @@ impl Client {
             let mut state = client.lock();
             state.search = None;
             if let Ok(link) = &outcome {
-                state.first = link.index;
                 state.link = Some(link.clone());
                 let advice = link.facts.advice();
                 if state.advice != advice {
@@ -210,54 +199,23 @@ impl Client {
         search
     }
 
-    /// Tries the servers at the same time, each a little after the one before; the first primary that answers is taken. Ends
-    /// without one when each has failed, or after [`SEARCH`].
+    /// The first primary that is found.
     async fn search(self: &Arc<Self>) -> Result<Link> {
-        let until = Instant::now() + SEARCH;
-        let mut waiting = self.order().into_iter();
-        let mut failures = BTreeMap::new();
-        let mut attempts: FuturesUnordered<_> =
-            waiting.next().into_iter().map(|index| self.connect(index, Duration::ZERO)).collect();
-        while failures.len() < self.config.hosts.len() {
-            tokio::select! {
-                Some((index, outcome)) = attempts.next() => {
-                    let failure = match outcome {
-                        Ok(link) => return Ok(link),
-                        Err(failure) => failure,
-                    };
-                    tracing::debug!(%failure, "server does not work");
-                    self.lock().penalty[index] = clock::now() + PENALTY;
-                    failures.insert(index, failure);
-                    // While others do not answer at all, this one may recover.
-                    attempts.push(self.connect(index, AGAIN));
-                    attempts.extend(waiting.next().map(|index| self.connect(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep(self.config.patience), if waiting.len() > 0 => {
-                    attempts.extend(waiting.next().map(|index| self.connect(index, Duration::ZERO)));
-                }
-                () = tokio::time::sleep_until(until) => break,
-            }
-        }
         let silent = |index: usize| {
             let text = format_args!("no answer within {SEARCH:?}");
             failure::error(ErrorKind::Unavailable, &self.config.name(index), text)
         };
-        Err(summary(
-            (0..self.config.hosts.len())
-                .map(|index| failures.remove(&index).unwrap_or_else(|| silent(index)))
-                .collect(),
-        ))
+        self.hosts.search(|index| self.connect(index), silent).await
     }
 
-    async fn connect(self: &Arc<Self>, index: usize, pause: Duration) -> (usize, Result<Link>) {
-        tokio::time::sleep(pause).await;
+    async fn connect(self: &Arc<Self>, index: usize) -> Result<Link> {
         let client = Arc::downgrade(self);
         let push = move |told: PushInfo| {
             if let Some(client) = client.upgrade() {
                 client.told(told);
             }
         };
-        (index, dial::connect(&self.config, index, push).await)
+        dial::connect(&self.config, index, push).await
     }
 
     /// Stops using `link`, which failed; the next call goes to another server if there is one.
@@ -265,20 +223,10 @@ impl Client {
         link.close();
         let mut state = self.lock();
         if state.link.as_ref().is_some_and(|current| current.is(link)) {
-            state.penalty[link.index] = clock::now() + PENALTY;
-            state.first = (link.index + 1) % self.config.hosts.len();
+            self.hosts.give_up(link.index);
             state.link = None;
             tracing::debug!(host = &*link.host, "server given up");
         }
-    }
-
-    /// All servers: from the first one on, those under a penalty last.
-    fn order(&self) -> Vec<usize> {
-        let state = self.lock();
-        let (now, count) = (clock::now(), state.penalty.len());
-        let mut order: Vec<usize> = (0..count).map(|step| (state.first + step) % count).collect();
-        order.sort_by_key(|index| Some(state.penalty[*index]).filter(|until| *until > now));
-        order
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -422,17 +370,4 @@ impl fmt::Debug for Client {
         let hosts: Vec<String> = (0..self.config.hosts.len()).map(|index| self.config.name(index)).collect();
         f.debug_struct("Client").field("hosts", &hosts).finish_non_exhaustive()
     }
-}
-
-/// One error for the failures of all servers.
-fn summary(mut failures: Vec<Error>) -> Error {
-    if failures.len() == 1 {
-        return failures.remove(0);
-    }
-    let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let kind = match failures.iter().find(|failure| failure.is_retryable()) {
-        Some(_) => ErrorKind::Unavailable,
-        None => failures.first().map_or(ErrorKind::Internal, Error::kind),
-    };
-    Error::new(kind, text).with_backend("redis")
 }
