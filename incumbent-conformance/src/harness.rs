@@ -59,6 +59,13 @@ pub trait Harness: Send + Sync + 'static {
         Err("the harness cannot make the store fail over")
     }
 
+    /// Cuts a replica off, which lacks what the store acknowledges from then on; or makes that replica the leader, so that all of it is
+    /// lost.
+    fn lose_writes(&self, promote: bool) -> Hook<'_> {
+        let _ = promote;
+        Err("the harness cannot promote a replica that lacks writes")
+    }
+
     /// Keeps a copy of all of the store's data, or puts the copy back as a careless operator would.
     fn back_up(&self, put_back: bool) -> Hook<'_> {
         let _ = put_back;
@@ -94,6 +101,11 @@ pub trait Harness: Send + Sync + 'static {
     /// its tokens go on to rise. 0 where tokens come from the whole store.
     fn kept(&self) -> u64 {
         1
+    }
+
+    /// Whether the store may answer a read before a write that the same connection sent earlier and no longer waits for.
+    fn reads_out_of_turn(&self) -> bool {
+        false
     }
 
     /// How many requests the store has got since it was started.

@@ -1,6 +1,8 @@
 //! The rules on Consul 1.8, three servers.
 
+mod cluster;
 mod consul;
+mod served;
 
 use std::process::ExitCode;
 

@@ -1,80 +1,52 @@
 //! The rules on Kubernetes: a real API server on a real etcd, reached through a relay, with the faults that operators and machines
 //! make.
 
-use std::fs;
-use std::path::Path;
+mod served;
+
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use incumbent::Settings;
 use incumbent_conformance::{Harness, Hook, Suite};
-use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Error, ErrorKind, Result};
+use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Result};
 use serde_json::json;
+use testkit::Kubernetes;
 use testkit::kubernetes::ADMIN;
-use testkit::{Direction, Kubernetes, Relay, Stall};
+
+use served::Served;
 
 /// Longer than any case stalls a disk.
 const STALL: Duration = Duration::from_secs(120);
 
 /// A server that starts when it is first needed.
-#[derive(Default)]
-struct Cluster(Arc<OnceLock<Running>>);
-
-struct Running {
-    server: Mutex<Kubernetes>,
-    relay: Relay,
-    stall: Mutex<Option<Stall>>,
-    url: String,
-}
-
-impl Running {
-    fn start() -> Running {
-        let server = Kubernetes::start().expect("the API server starts");
-        let relay = Relay::to(&server.endpoint());
-        let token = json!({ "token": Kubernetes::token(ADMIN) });
-        let kubeconfig = server.write_kubeconfig("through-the-relay", &relay.addr(), &token);
-        let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
-        Running { server: Mutex::new(server), relay, stall: Mutex::default(), url }
-    }
-
-    fn server(&self) -> MutexGuard<'_, Kubernetes> {
-        self.server.lock().expect("an unbroken lock")
-    }
-
-    fn leases(&self) -> u64 {
-        let prefix = "/registry/leases/default/";
-        let keys = self.server().etcd().etcdctl_ok(&["get", prefix, "--prefix", "--keys-only"]);
-        keys.lines().filter(|line| !line.is_empty()).count() as u64
-    }
+struct Cluster {
+    served: Served<Kubernetes>,
+    /// With a kubeconfig file that leads through the relay.
+    url: OnceLock<String>,
 }
 
 impl Cluster {
-    fn running(&self) -> Arc<OnceLock<Running>> {
-        self.0.get_or_init(Running::start);
-        self.0.clone()
+    fn new() -> Cluster {
+        let start = || Kubernetes::start().expect("the API server starts");
+        Cluster { served: Served::new(start, |server| vec![server.endpoint()]), url: OnceLock::new() }
     }
 
-    /// Does what takes long on a thread that may block.
-    fn by_hand<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&Running) -> T + Send + 'static,
-    ) -> Hook<'static, T> {
-        let running = self.running();
-        Ok(Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || act(running.get().expect("it has started"))).await;
-            done.map_err(|error| Error::new(ErrorKind::Internal, "by hand").with_source(error))
-        }))
+    fn url(&self) -> &str {
+        self.url.get_or_init(|| {
+            let running = self.served.running();
+            let token = json!({ "token": Kubernetes::token(ADMIN) });
+            let file = running.servers().write_kubeconfig("relayed", &running.hosts(), &token);
+            format!("kubernetes:?kubeconfig={}", file.display())
+        })
     }
 }
 
 impl Harness for Cluster {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
         Box::pin(async {
-            let running = self.running();
-            let url = &running.get().expect("it has started").url;
             let settings = Settings { ttl: self.ttl(), ..Settings::default() };
-            incumbent::backend::factory(url, &settings)?()
+            incumbent::backend::factory(self.url(), &settings)?()
         })
     }
 
@@ -84,15 +56,15 @@ impl Harness for Cluster {
 
     fn delete<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let election = election.to_string();
-        self.by_hand(move |running| running.server().delete_lease(&election))
+        self.served.by_hand(move |running| running.servers().delete_lease(&election))
     }
 
     /// Somebody writes his own name, as a client of another kind does.
     fn replace<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let election = election.to_string();
-        self.by_hand(move |running| {
+        self.served.by_hand(move |running| {
             running
-                .server()
+                .servers()
                 .edit_lease(&election, |lease| lease["spec"]["holderIdentity"] = "somebody".into());
         })
     }
@@ -106,8 +78,8 @@ impl Harness for Cluster {
     }
 
     fn restart(&self) -> Hook<'_> {
-        self.by_hand(|running| {
-            let mut server = running.server();
+        self.served.by_hand(|running| {
+            let mut server = running.servers();
             server.kill();
             server.etcd().restart(0);
             server.restart();
@@ -115,49 +87,45 @@ impl Harness for Cluster {
     }
 
     fn back_up(&self, put_back: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut server = running.server();
+        self.served.by_hand(move |running| {
+            let mut server = running.servers();
             server.kill();
-            let data = server.etcd().dir().join("n0");
-            let copy = data.with_extension("copy");
             server.etcd().stop(0);
-            let (from, to) = if put_back { (copy, data) } else { (data, copy) };
-            let _ = fs::remove_dir_all(&to);
-            copy_tree(&from, &to);
+            served::back_up(&server.etcd().dir().join("n0"), put_back);
             server.etcd().restart(0);
             server.restart();
         })
     }
 
     fn stall(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut stall = running.stall.lock().expect("an unbroken lock");
-            *stall = None;
-            if on {
-                *stall = Some(running.server().etcd().stall_fsync(0, STALL));
-            }
-        })
+        self.served.stall(on, |server| vec![server.etcd().stall_fsync(0, STALL)])
     }
 
     fn hold_answers(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| match on {
-            true => running.relay.hold(Direction::Answers),
-            false => running.relay.pass(Direction::Answers),
-        })
+        self.served.hold_answers(on)
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
         Err("done in a process with a wall clock of its own, by the test kubernetes_wall_clock")
     }
 
+    /// Each request is a stream of its own, and the API server serves them side by side.
+    fn reads_out_of_turn(&self) -> bool {
+        true
+    }
+
     /// Leases and connections.
     fn objects(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| running.leases() + running.relay.open() as u64)
+        self.served.by_hand(|running| {
+            let prefix = "/registry/leases/default/";
+            let keys = running.servers().etcd().etcdctl_ok(&["get", prefix, "--prefix", "--keys-only"]);
+            keys.lines().filter(|line| !line.is_empty()).count() as u64 + running.connections()
+        })
     }
 
     fn requests(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| {
-            let metrics = running.server().kubectl_ok(&["get", "--raw", "/metrics"], "");
+        self.served.by_hand(|running| {
+            let metrics = running.servers().kubectl_ok(&["get", "--raw", "/metrics"], "");
             let of_leases =
                 |line: &&str| line.starts_with("apiserver_request_total{") && line.contains("\"leases\"");
             let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<f64>().ok());
@@ -166,18 +134,6 @@ impl Harness for Cluster {
     }
 }
 
-fn copy_tree(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_tree(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).expect("a copy")),
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    Suite::new(Cluster::default()).main()
+    Suite::new(Cluster::new()).jobs(12).main()
 }

@@ -1,6 +1,7 @@
 //! The rules on NATS JetStream 2.10.27, three servers and a bucket with three replicas.
 
 mod nats;
+mod served;
 
 use std::process::ExitCode;
 

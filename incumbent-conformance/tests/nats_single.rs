@@ -1,6 +1,7 @@
 //! The rules on NATS JetStream 2.10.27, one server.
 
 mod nats;
+mod served;
 
 use std::process::ExitCode;
 

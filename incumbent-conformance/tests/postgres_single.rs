@@ -1,75 +1,47 @@
 //! The rules on one PostgreSQL server, reached through a relay: directly, and by way of a transaction pooler.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+#[expect(dead_code, reason = "what stalls here is no disk")]
+mod served;
+
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use incumbent::Settings;
 use incumbent_conformance::{Harness, Hook, Suite};
-use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Error, ErrorKind, Result};
-use testkit::{Direction, PgBouncer, PoolMode, Postgres, Relay};
+use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Result};
+use testkit::{PgBouncer, PoolMode, Postgres};
 
-/// A server that starts when it is first needed.
-struct Server {
-    pooled: bool,
-    running: Arc<OnceLock<Running>>,
-}
+use served::Served;
 
-struct Running {
-    postgres: Mutex<Postgres>,
-    relay: Relay,
-    _bouncer: Option<PgBouncer>,
-}
-
-impl Running {
-    fn start(pooled: bool) -> Running {
-        let postgres = Postgres::options().setting("log_duration=on").start().expect("PostgreSQL starts");
-        let bouncer =
-            pooled.then(|| PgBouncer::start(&postgres, PoolMode::Transaction).expect("PgBouncer starts"));
-        let front = bouncer.as_ref().map_or(postgres.addr(), PgBouncer::addr);
-        Running { postgres: Mutex::new(postgres), relay: Relay::to(&front), _bouncer: bouncer }
-    }
-
-    fn postgres(&self) -> MutexGuard<'_, Postgres> {
-        self.postgres.lock().expect("an unbroken lock")
-    }
-}
+/// A server that starts when it is first needed, and a pooler if asked for.
+struct Server(Served<(Postgres, Option<PgBouncer>)>);
 
 impl Server {
     fn new(pooled: bool) -> Server {
-        Server { pooled, running: Arc::default() }
-    }
-
-    fn running(&self) -> Arc<OnceLock<Running>> {
-        self.running.get_or_init(|| Running::start(self.pooled));
-        self.running.clone()
-    }
-
-    /// Does what takes long on a thread that may block.
-    fn by_hand<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&Running) -> T + Send + 'static,
-    ) -> Hook<'static, T> {
-        let running = self.running();
-        Ok(Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || act(running.get().expect("it has started"))).await;
-            done.map_err(|error| Error::new(ErrorKind::Internal, "by hand").with_source(error))
+        let start = move || {
+            let postgres = Postgres::options().setting("log_duration=on").start().expect("PostgreSQL starts");
+            let bouncer =
+                pooled.then(|| PgBouncer::start(&postgres, PoolMode::Transaction).expect("PgBouncer starts"));
+            (postgres, bouncer)
+        };
+        Server(Served::new(start, |(postgres, bouncer)| {
+            vec![bouncer.as_ref().map_or(postgres.addr(), PgBouncer::addr)]
         }))
     }
 
     fn sql(&self, sql: String) -> Hook<'static> {
-        self.by_hand(move |running| drop(running.postgres().psql(&sql)))
+        self.0.by_hand(move |running| drop(running.servers().0.psql(&sql)))
     }
 }
 
 impl Harness for Server {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
         Box::pin(async {
-            let running = self.running();
-            let running = running.get().expect("it has started");
-            let url = running.postgres().url_at(&running.relay.addr());
+            let url = {
+                let running = self.0.running();
+                running.servers().0.url_at(&running.hosts())
+            };
             let settings = Settings { ttl: self.ttl(), ..Settings::default() };
             incumbent::backend::factory(&url, &settings)?()
         })
@@ -99,7 +71,7 @@ impl Harness for Server {
     }
 
     fn restart(&self) -> Hook<'_> {
-        self.by_hand(|running| running.postgres().restart())
+        self.0.by_hand(|running| running.servers().0.restart())
     }
 
     fn fail_over(&self) -> Hook<'_> {
@@ -107,14 +79,10 @@ impl Harness for Server {
     }
 
     fn back_up(&self, put_back: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut postgres = running.postgres();
-            let data = postgres.data();
-            let copy = data.with_extension("copy");
+        self.0.by_hand(move |running| {
+            let postgres = &mut running.servers().0;
             postgres.stop();
-            let (from, to) = if put_back { (copy, data) } else { (data, copy) };
-            let _ = fs::remove_dir_all(&to);
-            copy_tree(&from, &to);
+            served::back_up(&postgres.data(), put_back);
             postgres.restart();
         })
     }
@@ -122,8 +90,8 @@ impl Harness for Server {
     /// Commits wait for a standby that is not there; reads go on.
     fn stall(&self, on: bool) -> Hook<'_> {
         let names = if on { "nobody" } else { "" };
-        self.by_hand(move |running| {
-            let postgres = running.postgres();
+        self.0.by_hand(move |running| {
+            let postgres = &running.servers().0;
             postgres.psql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"));
             postgres.psql("SELECT pg_reload_conf()");
             let shown = || postgres.psql("SHOW synchronous_standby_names") == names;
@@ -132,10 +100,7 @@ impl Harness for Server {
     }
 
     fn hold_answers(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| match on {
-            true => running.relay.hold(Direction::Answers),
-            false => running.relay.pass(Direction::Answers),
-        })
+        self.0.hold_answers(on)
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
@@ -144,33 +109,22 @@ impl Harness for Server {
 
     /// Rows and connections.
     fn objects(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| {
+        self.0.by_hand(|running| {
             let rows: u64 =
-                running.postgres().psql("SELECT count(*) FROM incumbent.record").parse().expect("a count");
-            rows + running.relay.open() as u64
+                running.servers().0.psql("SELECT count(*) FROM incumbent.record").parse().expect("a count");
+            rows + running.connections()
         })
     }
 
     /// Each statement is parsed, bound and executed, and each of these is logged.
     fn requests(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| running.postgres().log().matches(" duration: ").count() as u64 / 3)
+        self.0.by_hand(|running| running.servers().0.log().matches(" duration: ").count() as u64 / 3)
     }
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    // Owners and permissions matter to the server.
-    let status = std::process::Command::new("cp").arg("-a").args([from, to] as [&Path; 2]).status();
-    assert!(
-        status.is_ok_and(|status| status.success()),
-        "cannot copy {} to {}",
-        from.display(),
-        PathBuf::from(to).display()
-    );
 }
 
 fn main() -> ExitCode {
     Suite::main_of(vec![
-        Suite::new(Server::new(false)).label("postgres"),
-        Suite::new(Server::new(true)).label("postgres_pooled"),
+        Suite::new(Server::new(false)).label("postgres").jobs(12),
+        Suite::new(Server::new(true)).label("postgres_pooled").jobs(12),
     ])
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use incumbent_core::guarantees::Exclusion;
 use incumbent_core::{Claim, FencingToken, Grant, Renewed};
 
@@ -19,6 +20,7 @@ pub(super) const RULE: Rule = Rule {
         case!(r2_a_renewal_keeps_its_token),
         case!(r2_tokens_rise_over_a_restart_of_the_store, alone),
         case!(r2_tokens_rise_over_a_failover_of_the_store, alone),
+        case!(r2_tokens_rise_over_a_failover_that_loses_a_grant, alone),
     ],
 };
 
@@ -124,6 +126,49 @@ async fn r2_tokens_rise_over_a_failover_of_the_store(stage: &Stage) -> Outcome {
     let grant = stage.win(&handle, &claim).await?;
     stage.hook(stage.harness.fail_over()).await?;
     goes_on(stage, &handle, &claim, &grant).await
+}
+
+/// Exclusion is not what such a store promises then: but the term ends as soon as its leader asks, and the order of tokens holds.
+async fn r2_tokens_rise_over_a_failover_that_loses_a_grant(stage: &Stage) -> Outcome {
+    stage.needs_tokens()?;
+    if stage.guarantees.exclusion != Exclusion::AsyncReplicated {
+        let text = "the backend declares that it replicates nothing later than it acknowledges it";
+        return Err(Stop::NotApplicable(text.to_owned()));
+    }
+    // One campaign leads when the replica is cut off and renews, one wins afterwards, one wins what another had before.
+    let (handle, other) = (stage.open().await?, stage.open().await?);
+    let elections = [(); 3].map(|()| stage.election());
+    let [renewed, won, taken] = [0, 1, 2].map(|i| stage.claim(&elections[i], "a"));
+    let first = stage.win(&handle, &renewed).await?;
+    let earlier = stage.claim(&elections[2], "earlier");
+    let before = stage.win(&handle, &earlier).await?;
+    stage.release(&handle, &earlier, Some(&before)).await?;
+    stage.hook(stage.harness.lose_writes(false)).await?;
+    let grants = [
+        (&renewed, first),
+        (&won, stage.win(&handle, &won).await?),
+        (&taken, stage.win(&handle, &taken).await?),
+    ];
+    tokio::time::sleep(stage.ttl() / 4).await;
+    for (claim, grant) in &grants {
+        stage.must_extend(&handle, claim, grant).await?;
+    }
+    stage.removal(None, stage.harness.lose_writes(true)).await?;
+    let promoted_at = now();
+    for (claim, grant) in &grants {
+        // A former leader of the store may refuse a few times.
+        while !matches!(handle.renew(claim, grant).await, Ok(Renewed::Lost(_))) {
+            let in_time = now() < promoted_at + stage.takeover();
+            ensure!(in_time, "the grant {grant:?} of {} outlives the loss of what was written", claim.id);
+            tokio::time::sleep(stage.ttl() / 20).await;
+        }
+    }
+    try_join_all(grants.iter().map(async |(claim, grant)| {
+        let next = stage.win(&other, &stage.claim(&claim.election, "b")).await?;
+        rises(grant, &next)
+    }))
+    .await?;
+    Ok(())
 }
 
 /// The leader meets the store again: it still leads or has lost, and the next one's token is greater.

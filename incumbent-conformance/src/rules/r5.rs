@@ -11,6 +11,8 @@ pub(super) const RULE: Rule = Rule {
         case!(r5_a_release_without_a_grant_removes_a_grant_whose_answer_was_lost),
         case!(r5_release_is_idempotent),
         case!(r5_an_ended_campaign_releases_nothing_of_its_successor),
+        case!(r5_a_campaign_whose_session_was_ended_releases_nothing_of_its_successor),
+        case!(r5_a_campaign_whose_record_was_deleted_releases_nothing_of_its_successor),
         case!(r5_another_campaign_of_the_same_id_releases_nothing),
         case!(r5_a_waiting_campaign_releases_nothing_of_the_leader),
     ],
@@ -73,6 +75,35 @@ async fn r5_an_ended_campaign_releases_nothing_of_its_successor(stage: &Stage) -
     stage.release(&handle, &first, Some(&old)).await?;
     stage.must_extend(&other, &second, &new).await?;
     stage.must_not_win(&handle, &stage.claim(&election, "c")).await?;
+    Ok(())
+}
+
+/// As an operator, or a server that was mistaken, ends it. The release must look whose the grant is by now.
+async fn r5_a_campaign_whose_session_was_ended_releases_nothing_of_its_successor(stage: &Stage) -> Outcome {
+    superseded(stage, true).await
+}
+
+async fn r5_a_campaign_whose_record_was_deleted_releases_nothing_of_its_successor(stage: &Stage) -> Outcome {
+    superseded(stage, false).await
+}
+
+/// What the leader has is taken from it, and another one wins. With or without its grant, it can take nothing back.
+async fn superseded(stage: &Stage, by_its_session: bool) -> Outcome {
+    for knows_its_grant in [true, false] {
+        let (handle, other) = (stage.open().await?, stage.open().await?);
+        let election = stage.election();
+        let (first, second) = (stage.claim(&election, "a"), stage.claim(&election, "b"));
+        let old = stage.win(&handle, &first).await?;
+        let take = match by_its_session {
+            true => stage.harness.end_session(&election),
+            false => stage.harness.delete(&election),
+        };
+        stage.removal(Some(&election), take).await?;
+        let new = stage.win(&other, &second).await?;
+        stage.release(&handle, &first, knows_its_grant.then_some(&old)).await?;
+        stage.must_extend(&other, &second, &new).await?;
+        stage.must_not_win(&handle, &stage.claim(&election, "c")).await?;
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, try_join_all};
-use incumbent_core::{Acquired, Claim, Note};
+use incumbent_core::{Acquired, Claim, Note, Swapped};
 
 use super::{Rule, case};
 use crate::abandon;
@@ -234,31 +234,38 @@ async fn r8_a_dropped_release_of_a_waiting_candidate_gives_up_its_place(stage: &
     }
 }
 
-/// Whole or not at all, perhaps later than a read that was sent after it, and it can be written afterwards.
+/// Whole or not at all, before whatever the connection asks next (unless the store answers reads out of turn, and then not much
+/// later), and it can be written afterwards.
 async fn r8_a_dropped_write_of_a_note_is_done_or_not(stage: &Stage) -> Outcome {
     let (handle, election) = (stage.open().await?, stage.election());
     let grant = stage.win(&handle, &stage.claim(&election, "a")).await?;
     let token = grant.token.unwrap_or(incumbent_core::FencingToken(1));
     let body = |number: u8| vec![number; 2000];
-    let (mut replaced, mut under_way) = (None, Vec::new());
+    let mut read = handle.read_note(&election, Note::Checkpoint).await?;
+    // What may still be done: each write was to replace `before`, so that at most one of them is.
+    let (mut before, mut under_way) = (read.clone(), Vec::new());
     for polls in 1..=WAITS_MAX {
-        let before = handle.read_note(&election, Note::Checkpoint).await?;
         let number = u8::try_from(polls).unwrap_or_default();
-        if replaced != before {
-            // What was to replace an older one is refused from now on.
+        if read != before || !stage.harness.reads_out_of_turn() {
             under_way.clear();
         }
         under_way.push(body(number));
-        replaced = before.clone();
+        before = read;
         let swap = handle.swap_note(&election, Note::Checkpoint, before.as_ref(), token, body(number));
         let ended = abandon::after_polls(polls, swap).await.is_some();
-        let after = handle.read_note(&election, Note::Checkpoint).await?;
-        let whole = after.as_ref().is_some_and(|after| under_way.contains(&after.body)) || after == before;
-        ensure!(whole, "a dropped write left neither the old note nor the new one: {before:?}, {after:?}");
+        read = handle.read_note(&election, Note::Checkpoint).await?;
+        let whole = read.as_ref().is_some_and(|read| under_way.contains(&read.body)) || read == before;
+        ensure!(whole, "a dropped write left neither the old note nor the new one: {before:?}, {read:?}");
         if ended {
-            return Ok(());
+            break;
         }
     }
+    tokio::time::sleep(stage.ttl()).await;
+    let settled = handle.read_note(&election, Note::Checkpoint).await?;
+    let late = settled != read && !stage.harness.reads_out_of_turn();
+    ensure!(!late, "a dropped write was done long after it: {read:?}, then {settled:?}");
+    let swap = handle.swap_note(&election, Note::Checkpoint, settled.as_ref(), token, body(0)).await?;
+    ensure!(matches!(swap, Swapped::Done { .. }), "after dropped writes none is done any more");
     Ok(())
 }
 

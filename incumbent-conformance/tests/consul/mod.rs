@@ -1,61 +1,62 @@
 //! Consul servers under the suite: real ones, reached through relays, with the faults that operators and machines make.
 
-use std::fs;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use incumbent::Settings;
 use incumbent_conformance::{Harness, Hook};
-use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Error, ErrorKind, Result};
+use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Result};
 use serde_json::Value;
-use testkit::{Consul, Direction, Relay, Stall};
+use testkit::{Consul, Stall};
+
+use crate::cluster::{self, Cluster};
+use crate::served::Served;
 
 /// Longer than any case stalls a disk.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Servers that start when they are first needed.
-pub(crate) struct Servers {
-    members: usize,
-    running: Arc<OnceLock<Running>>,
-}
-
-struct Running {
-    consul: Mutex<Consul>,
-    relays: Vec<Relay>,
-    stalls: Mutex<Vec<Stall>>,
-}
+pub(crate) struct Servers(Served<Consul>);
 
 impl Servers {
     pub(crate) fn new(members: usize) -> Servers {
-        Servers { members, running: Arc::default() }
-    }
-
-    fn running(&self) -> Arc<OnceLock<Running>> {
-        self.running.get_or_init(|| {
-            let consul = Consul::cluster(self.members).start().expect("Consul starts");
-            let relays = consul.endpoints().iter().map(|endpoint| Relay::to(endpoint)).collect();
-            Running { consul: Mutex::new(consul), relays, stalls: Mutex::default() }
-        });
-        self.running.clone()
-    }
-
-    /// Does what takes long on a thread that may block.
-    fn by_hand<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&Running) -> T + Send + 'static,
-    ) -> Hook<'static, T> {
-        let running = self.running();
-        Ok(Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || act(running.get().expect("it has started"))).await;
-            done.map_err(|error| Error::new(ErrorKind::Internal, "by hand").with_source(error))
-        }))
+        let start = move || Consul::cluster(members).start().expect("Consul starts");
+        Servers(Served::new(start, Consul::endpoints))
     }
 }
 
-impl Running {
-    fn consul(&self) -> MutexGuard<'_, Consul> {
-        self.consul.lock().expect("an unbroken lock")
+impl Cluster for Consul {
+    fn members(&self) -> usize {
+        Consul::members(self)
+    }
+
+    fn leader_index(&self) -> usize {
+        Consul::leader_index(self)
+    }
+
+    fn stop(&mut self, i: usize) {
+        Consul::stop(self, i);
+    }
+
+    fn kill(&mut self, i: usize) {
+        Consul::kill(self, i);
+    }
+
+    fn launch(&mut self, i: usize) {
+        Consul::launch(self, i);
+    }
+
+    fn restart(&mut self, i: usize) {
+        Consul::restart(self, i);
+    }
+
+    fn wait_ready(&mut self) {
+        Consul::wait_ready(self);
+    }
+
+    fn data(&self) -> PathBuf {
+        Consul::data(self, 0)
     }
 }
 
@@ -70,11 +71,9 @@ fn count(json: &str) -> usize {
 impl Harness for Servers {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
         Box::pin(async {
-            let running = self.running();
-            let relays = &running.get().expect("it has started").relays;
-            let hosts: Vec<String> = relays.iter().map(Relay::addr).collect();
+            let url = format!("consul://{}", self.0.running().hosts());
             let settings = Settings { ttl: self.ttl(), ..Settings::default() };
-            incumbent::backend::factory(&format!("consul://{}", hosts.join(",")), &settings)?()
+            incumbent::backend::factory(&url, &settings)?()
         })
     }
 
@@ -84,16 +83,16 @@ impl Harness for Servers {
 
     fn delete<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let key = lock(election);
-        self.by_hand(move |running| {
-            running.consul().call("DELETE", &format!("/v1/kv/{key}"), "");
+        self.0.by_hand(move |running| {
+            running.servers().call("DELETE", &format!("/v1/kv/{key}"), "");
         })
     }
 
     /// Somebody writes his own value; the session that holds the key still does.
     fn replace<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let key = lock(election);
-        self.by_hand(move |running| {
-            running.consul().call("PUT", &format!("/v1/kv/{key}"), "somebody");
+        self.0.by_hand(move |running| {
+            running.servers().call("PUT", &format!("/v1/kv/{key}"), "somebody");
         })
     }
 
@@ -103,101 +102,54 @@ impl Harness for Servers {
 
     fn end_session<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let key = lock(election);
-        self.by_hand(move |running| {
-            let session = running.consul().holder(&key).expect("somebody leads");
-            running.consul().call("PUT", &format!("/v1/session/destroy/{session}"), "");
+        self.0.by_hand(move |running| {
+            let session = running.servers().holder(&key).expect("somebody leads");
+            running.servers().call("PUT", &format!("/v1/session/destroy/{session}"), "");
         })
     }
 
     fn restart(&self) -> Hook<'_> {
-        self.by_hand(|running| {
-            let mut consul = running.consul();
-            let members = consul.members();
-            (0..members).for_each(|i| consul.kill(i));
-            (0..members).for_each(|i| consul.launch(i));
-            consul.wait_ready();
-        })
+        cluster::restart(&self.0)
     }
 
     fn fail_over(&self) -> Hook<'_> {
-        if self.members == 1 {
-            return Err("one server has nobody to fail over to");
-        }
-        self.by_hand(|running| {
-            let mut consul = running.consul();
-            let leader = consul.leader_index();
-            consul.kill(leader);
-            assert_ne!(consul.leader_index(), leader);
-            consul.restart(leader);
-        })
+        cluster::fail_over(&self.0)
     }
 
     fn back_up(&self, put_back: bool) -> Hook<'_> {
-        if self.members > 1 {
-            return Err("an old copy on one server of three is brought up to date by the others");
-        }
-        self.by_hand(move |running| {
-            let mut consul = running.consul();
-            let data = consul.data(0);
-            let copy = data.with_extension("copy");
-            consul.stop(0);
-            let (from, to) = if put_back { (copy, data) } else { (data, copy) };
-            let _ = fs::remove_dir_all(&to);
-            copy_tree(&from, &to);
-            consul.restart(0);
-        })
+        cluster::back_up_all(&self.0, put_back)
     }
 
     /// Of every member, so that no other one takes over.
     fn stall(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut stalls = running.stalls.lock().expect("an unbroken lock");
-            stalls.clear();
-            if on {
-                let consul = running.consul();
-                stalls.extend((0..consul.members()).map(|i| Stall::fdatasync(consul.pid(i), STALL)));
-            }
+        self.0.stall(on, |consul| {
+            (0..consul.members()).map(|i| Stall::fdatasync(consul.pid(i), STALL)).collect()
         })
     }
 
     fn hold_answers(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            for relay in &running.relays {
-                match on {
-                    true => relay.hold(Direction::Answers),
-                    false => relay.pass(Direction::Answers),
-                }
-            }
-        })
+        self.0.hold_answers(on)
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
         Err("done in a process with a wall clock of its own, by the test consul_wall_clock")
     }
 
+    /// Requests go side by side, over several connections.
+    fn reads_out_of_turn(&self) -> bool {
+        true
+    }
+
     /// Keys, sessions and connections.
     fn objects(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| {
-            let keys = count(&running.consul().call("GET", "/v1/kv/?keys", ""));
-            let sessions = count(&running.consul().call("GET", "/v1/session/list", ""));
-            let connections: usize = running.relays.iter().map(Relay::open).sum();
-            (keys + sessions + connections) as u64
+        self.0.by_hand(|running| {
+            let keys = count(&running.servers().call("GET", "/v1/kv/?keys", ""));
+            let sessions = count(&running.servers().call("GET", "/v1/session/list", ""));
+            (keys + sessions) as u64 + running.connections()
         })
     }
 
     fn requests(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| running.consul().requests())
-    }
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_tree(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).expect("a copy")),
-        }
+        self.0.by_hand(|running| running.servers().requests())
     }
 }

@@ -169,3 +169,12 @@ fn a_note_is_written_over_a_newer_one() {
     caught(Bug::NotesCompareNothing, "notes_a_stale_writer_changes_nothing", "created over another");
     caught(Bug::NotesCompareNothing, "notes_no_increment_is_lost", "increments");
 }
+
+#[test]
+fn a_write_of_a_note_goes_on_when_nobody_waits_for_it() {
+    caught(
+        Bug::WritesNotesInTheBackground,
+        "r8_a_dropped_write_of_a_note_is_done_or_not",
+        "a dropped write left neither",
+    );
+}

@@ -51,6 +51,8 @@ pub(crate) enum Bug {
     RemembersElections,
     ForgetsWhoIsNext,
     NotesCompareNothing,
+    /// CURATOR-498 once more: a write goes on when nobody waits for it any more.
+    WritesNotesInTheBackground,
 }
 
 #[derive(Debug)]
@@ -303,6 +305,14 @@ impl Backend for Mutated {
             if self.is(Bug::NotesCompareNothing) {
                 let there = self.inner.read_note(election, note).await?;
                 return self.inner.swap_note(election, note, there.as_ref(), token, body).await;
+            }
+            if self.is(Bug::WritesNotesInTheBackground) {
+                let (inner, election, expected) = (self.inner.clone(), election.clone(), expected.cloned());
+                let write = tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    inner.swap_note(&election, note, expected.as_ref(), token, body).await
+                });
+                return write.await.expect("the task answers");
             }
             self.inner.swap_note(election, note, expected, token, body).await
         })

@@ -1,14 +1,14 @@
 //! A Redis server under the suite: a real one, reached through a relay, with the faults that operators and machines make.
 
-use std::fs;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use incumbent::Settings;
 use incumbent_conformance::{Harness, Hook};
-use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Error, ErrorKind, Result};
-use testkit::{Direction, Redis, Relay, Stall};
+use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Result};
+use testkit::{Redis, Stall};
+
+use crate::served::{self, Served};
 
 /// Longer than any case stalls a disk.
 const STALL: Duration = Duration::from_secs(60);
@@ -16,63 +16,49 @@ const STALL: Duration = Duration::from_secs(60);
 /// A server that starts when it is first needed, with a replica if asked for.
 pub(crate) struct Server {
     with_replica: bool,
-    running: Arc<OnceLock<Running>>,
+    served: Served<Pair>,
 }
 
-struct Running {
-    /// The primary first.
-    servers: Mutex<Vec<Redis>>,
-    relays: Vec<Relay>,
-    stall: Mutex<Option<Stall>>,
-}
+/// One server, or two of which one is the replica.
+struct Pair(Vec<Redis>);
 
 impl Server {
     pub(crate) fn new(with_replica: bool) -> Server {
-        Server { with_replica, running: Arc::default() }
-    }
-
-    fn running(&self) -> Arc<OnceLock<Running>> {
-        self.running.get_or_init(|| {
+        let start = move || {
             let start = |_| Redis::single().start().expect("redis starts");
-            let servers: Vec<Redis> = (0..1 + usize::from(self.with_replica)).map(start).collect();
+            let servers: Vec<Redis> = (0..1 + usize::from(with_replica)).map(start).collect();
             if let [primary, replica] = &servers[..] {
                 replica.replicate(primary);
             }
-            let relays = servers.iter().map(|redis| Relay::to(&redis.endpoint())).collect();
-            Running { servers: Mutex::new(servers), relays, stall: Mutex::default() }
-        });
-        self.running.clone()
-    }
-
-    /// Does what takes long on a thread that may block.
-    fn by_hand<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&Running) -> T + Send + 'static,
-    ) -> Hook<'static, T> {
-        let running = self.running();
-        Ok(Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || act(running.get().expect("it has started"))).await;
-            done.map_err(|error| Error::new(ErrorKind::Internal, "by hand").with_source(error))
-        }))
+            Pair(servers)
+        };
+        let served = Served::new(start, |pair: &Pair| pair.0.iter().map(Redis::endpoint).collect());
+        Server { with_replica, served }
     }
 }
 
-impl Running {
-    fn servers(&self) -> MutexGuard<'_, Vec<Redis>> {
-        self.servers.lock().expect("an unbroken lock")
+impl Pair {
+    fn place(&self) -> usize {
+        self.0.iter().position(is_primary).expect("a primary")
+    }
+
+    fn primary(&mut self) -> &mut Redis {
+        let place = self.place();
+        &mut self.0[place]
+    }
+
+    /// The primary and the replica.
+    fn both(&self) -> (&Redis, &Redis) {
+        let place = self.place();
+        (&self.0[place], &self.0[1 - place])
     }
 
     /// What redis-cli says of the primary.
-    fn cli(&self, args: &[&str]) -> String {
-        let primary = self.primary();
-        self.servers()[primary].cli_ok(args)
+    fn cli(&mut self, args: &[&str]) -> String {
+        self.primary().cli_ok(args)
     }
 
-    fn primary(&self) -> usize {
-        self.servers().iter().position(is_primary).expect("a primary")
-    }
-
-    fn number(&self, section: &str, name: &str) -> u64 {
+    fn number(&mut self, section: &str, name: &str) -> u64 {
         let info = self.cli(&["INFO", section]);
         let value = info.lines().find_map(|line| line.trim_end().strip_prefix(&format!("{name}:")));
         value.and_then(|value| value.parse().ok()).expect("a number")
@@ -86,23 +72,21 @@ fn is_primary(redis: &Redis) -> bool {
 impl Harness for Server {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
         Box::pin(async {
-            let running = self.running();
-            let relays = &running.get().expect("it has started").relays;
-            let hosts: Vec<String> = relays.iter().map(Relay::addr).collect();
+            let url = format!("redis://{}/suite", self.served.running().hosts());
             let settings = Settings { ttl: self.ttl(), ..Settings::default() };
-            incumbent::backend::factory(&format!("redis://{}/suite", hosts.join(",")), &settings)?()
+            incumbent::backend::factory(&url, &settings)?()
         })
     }
 
     fn delete<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let key = format!("suite/{election}");
-        self.by_hand(move |running| drop(running.cli(&["DEL", &key])))
+        self.served.by_hand(move |running| drop(running.servers().cli(&["DEL", &key])))
     }
 
     /// Somebody uses the key for something else.
     fn replace<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let key = format!("suite/{election}");
-        self.by_hand(move |running| drop(running.cli(&["SET", &key, "somebody's"])))
+        self.served.by_hand(move |running| drop(running.servers().cli(&["SET", &key, "somebody's"])))
     }
 
     fn delete_place<'a>(&'a self, _claim: &'a Claim) -> Hook<'a> {
@@ -114,10 +98,7 @@ impl Harness for Server {
     }
 
     fn restart(&self) -> Hook<'_> {
-        self.by_hand(|running| {
-            let primary = running.primary();
-            running.servers()[primary].restart();
-        })
+        self.served.by_hand(|running| running.servers().primary().restart())
     }
 
     /// As an operator does it, who lets the replica catch up.
@@ -125,12 +106,32 @@ impl Harness for Server {
         if !self.with_replica {
             return Err("one server has nobody to fail over to");
         }
-        self.by_hand(|running| {
-            let primary = running.primary();
+        self.served.by_hand(|running| {
             let servers = running.servers();
-            let (old, new) = (&servers[primary], &servers[1 - primary]);
+            let (old, new) = servers.both();
             new.promote();
             old.replicate(new);
+        })
+    }
+
+    fn lose_writes(&self, promote: bool) -> Hook<'_> {
+        if !self.with_replica {
+            return Err("one server has no replica");
+        }
+        self.served.by_hand(move |running| {
+            let servers = running.servers();
+            let (old, new) = servers.both();
+            match promote {
+                true => {
+                    new.promote();
+                    old.replicate(new);
+                }
+                // It has what was written so far, and looks for a primary where there is none.
+                false => {
+                    old.cli_ok(&["WAIT", "1", "10000"]);
+                    new.cli_ok(&["REPLICAOF", "127.0.0.1", "1"]);
+                }
+            }
         })
     }
 
@@ -138,38 +139,21 @@ impl Harness for Server {
         if self.with_replica {
             return Err("done with one server");
         }
-        self.by_hand(move |running| {
-            let redis = &mut running.servers()[0];
-            let data = redis.dir().join("appendonlydir");
-            let copy = redis.dir().join("copy");
-            let (from, to) = if put_back { (copy, data) } else { (data, copy) };
+        self.served.by_hand(move |running| {
+            let mut servers = running.servers();
+            let redis = servers.primary();
             redis.stop();
-            let _ = fs::remove_dir_all(&to);
-            copy_all(&from, &to);
+            served::back_up(&redis.dir().join("appendonlydir"), put_back);
             redis.restart();
         })
     }
 
     fn stall(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut stall = running.stall.lock().expect("an unbroken lock");
-            *stall = None;
-            if on {
-                let primary = running.primary();
-                *stall = Some(Stall::fdatasync(running.servers()[primary].pid(), STALL));
-            }
-        })
+        self.served.stall(on, |servers| vec![Stall::fdatasync(servers.primary().pid(), STALL)])
     }
 
     fn hold_answers(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            for relay in &running.relays {
-                match on {
-                    true => relay.hold(Direction::Answers),
-                    false => relay.pass(Direction::Answers),
-                }
-            }
-        })
+        self.served.hold_answers(on)
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
@@ -180,27 +164,19 @@ impl Harness for Server {
 
     /// Keys, channels and connections.
     fn objects(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| {
-            let keys: u64 = running.cli(&["DBSIZE"]).trim().parse().expect("a number");
-            let channels = running.number("stats", "pubsub_channels");
-            keys + channels + running.relays.iter().map(Relay::open).sum::<usize>() as u64
+        self.served.by_hand(|running| {
+            let keys: u64 = running.servers().cli(&["DBSIZE"]).trim().parse().expect("a number");
+            let channels = running.servers().number("stats", "pubsub_channels");
+            keys + channels + running.connections()
         })
     }
 
     fn requests(&self) -> Hook<'_, u64> {
         // One script is one request; what it calls counts for the server as commands of their own.
-        self.by_hand(|running| {
-            let stats = running.cli(&["INFO", "commandstats"]);
+        self.served.by_hand(|running| {
+            let stats = running.servers().cli(&["INFO", "commandstats"]);
             let calls = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_eval:calls="));
             calls.filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum()
         })
-    }
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
     }
 }

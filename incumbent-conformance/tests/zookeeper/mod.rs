@@ -1,77 +1,68 @@
 //! ZooKeeper servers under the suite: real ones, reached through relays, with the faults that operators and machines make.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use incumbent::Settings;
 use incumbent_conformance::{Harness, Hook};
-use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Error, ErrorKind, Result};
+use incumbent_core::{Backend, BoxFuture, Claim, ElectionName, Result};
+use testkit::Zookeeper;
 use testkit::zookeeper::{Hand, Version};
-use testkit::{Direction, Relay, Stall, Zookeeper};
+
+use crate::cluster::{self, Cluster};
+use crate::served::Served;
 
 /// Longer than any case stalls a disk.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Servers that start when they are first needed.
-pub(crate) struct Servers {
-    version: Version,
-    members: usize,
-    running: Arc<OnceLock<Running>>,
-}
-
-struct Running {
-    zookeeper: Mutex<Zookeeper>,
-    relays: Vec<Relay>,
-    stalls: Mutex<Vec<Stall>>,
-}
+pub(crate) struct Servers(Served<Zookeeper>);
 
 impl Servers {
     pub(crate) fn new(version: Version, members: usize) -> Servers {
-        Servers { version, members, running: Arc::default() }
-    }
-
-    fn running(&self) -> Arc<OnceLock<Running>> {
-        self.running.get_or_init(|| {
-            let options = Zookeeper::ensemble(self.version, self.members);
-            let zookeeper = options.tick_ms(200).start().expect("ZooKeeper starts");
-            let relays = zookeeper.endpoints().iter().map(|endpoint| Relay::to(endpoint)).collect();
-            Running { zookeeper: Mutex::new(zookeeper), relays, stalls: Mutex::default() }
-        });
-        self.running.clone()
-    }
-
-    /// Does what takes long on a thread that may block.
-    fn by_hand<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&Running) -> T + Send + 'static,
-    ) -> Hook<'static, T> {
-        let running = self.running();
-        Ok(Box::pin(async move {
-            let done = tokio::task::spawn_blocking(move || act(running.get().expect("it has started"))).await;
-            done.map_err(|error| Error::new(ErrorKind::Internal, "by hand").with_source(error))
-        }))
+        let options = Zookeeper::ensemble(version, members).tick_ms(200);
+        Servers(Served::new(move || options.clone().start().expect("ZooKeeper starts"), Zookeeper::endpoints))
     }
 }
 
-impl Running {
-    fn zookeeper(&self) -> MutexGuard<'_, Zookeeper> {
-        self.zookeeper.lock().expect("an unbroken lock")
+impl Cluster for Zookeeper {
+    fn members(&self) -> usize {
+        Zookeeper::members(self)
     }
 
-    fn hand(&self) -> Hand {
-        self.zookeeper().hand()
+    fn leader_index(&self) -> usize {
+        Zookeeper::leader_index(self)
     }
 
-    fn figure(&self, name: &str) -> u64 {
-        let zookeeper = self.zookeeper();
-        (0..zookeeper.members()).map(|i| zookeeper.figure(i, name)).sum()
+    fn stop(&mut self, i: usize) {
+        Zookeeper::stop(self, i);
+    }
+
+    fn kill(&mut self, i: usize) {
+        Zookeeper::kill(self, i);
+    }
+
+    fn launch(&mut self, i: usize) {
+        Zookeeper::launch(self, i);
+    }
+
+    fn restart(&mut self, i: usize) {
+        Zookeeper::restart(self, i);
+    }
+
+    fn wait_ready(&mut self) {
+        Zookeeper::wait_ready(self);
     }
 
     fn data(&self) -> PathBuf {
-        self.zookeeper().dir().join("n0/data")
+        self.dir().join("n0/data")
     }
+}
+
+/// A figure of all members together.
+fn figure(zookeeper: &Zookeeper, name: &str) -> u64 {
+    (0..zookeeper.members()).map(|i| zookeeper.figure(i, name)).sum()
 }
 
 /// The node of the leader.
@@ -83,11 +74,9 @@ fn leader(hand: &mut Hand, election: &ElectionName) -> String {
 impl Harness for Servers {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Backend>>> {
         Box::pin(async {
-            let running = self.running();
-            let relays = &running.get().expect("it has started").relays;
-            let hosts: Vec<String> = relays.iter().map(Relay::addr).collect();
+            let url = format!("zookeeper://{}", self.0.running().hosts());
             let settings = Settings { ttl: self.ttl(), ..Settings::default() };
-            incumbent::backend::factory(&format!("zookeeper://{}", hosts.join(",")), &settings)?()
+            incumbent::backend::factory(&url, &settings)?()
         })
     }
 
@@ -97,8 +86,8 @@ impl Harness for Servers {
 
     fn delete<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let election = election.clone();
-        self.by_hand(move |running| {
-            let mut hand = running.hand();
+        self.0.by_hand(move |running| {
+            let mut hand = running.servers().hand();
             let leader = leader(&mut hand, &election);
             hand.delete(&leader);
         })
@@ -106,8 +95,8 @@ impl Harness for Servers {
 
     fn replace<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let election = election.clone();
-        self.by_hand(move |running| {
-            let mut hand = running.hand();
+        self.0.by_hand(move |running| {
+            let mut hand = running.servers().hand();
             let leader = leader(&mut hand, &election);
             hand.set(&leader, "somebody");
         })
@@ -115,8 +104,8 @@ impl Harness for Servers {
 
     fn delete_place<'a>(&'a self, claim: &'a Claim) -> Hook<'a> {
         let claim = claim.clone();
-        self.by_hand(move |running| {
-            let mut hand = running.hand();
+        self.0.by_hand(move |running| {
+            let mut hand = running.servers().hand();
             let (dir, nonce) = (format!("/{}", claim.election), claim.nonce.to_string());
             let children = hand.children(&dir);
             let name = children.iter().find(|name| name.starts_with(&nonce)).expect("it waits");
@@ -126,75 +115,36 @@ impl Harness for Servers {
 
     fn end_session<'a>(&'a self, election: &'a ElectionName) -> Hook<'a> {
         let election = election.clone();
-        self.by_hand(move |running| {
-            let mut hand = running.hand();
+        self.0.by_hand(move |running| {
+            let mut hand = running.servers().hand();
             let leader = leader(&mut hand, &election);
             let owner = hand.get(&leader).expect("somebody leads").owner;
-            let endpoint = running.zookeeper().endpoints().remove(0);
+            let endpoint = running.servers().endpoints().remove(0);
             Hand::end_session(&endpoint, owner);
         })
     }
 
     fn restart(&self) -> Hook<'_> {
-        self.by_hand(|running| {
-            let mut zookeeper = running.zookeeper();
-            let members = zookeeper.members();
-            (0..members).for_each(|i| zookeeper.kill(i));
-            (0..members).for_each(|i| zookeeper.launch(i));
-            zookeeper.wait_ready();
-        })
+        cluster::restart(&self.0)
     }
 
     fn fail_over(&self) -> Hook<'_> {
-        if self.members == 1 {
-            return Err("one member has nobody to fail over to");
-        }
-        self.by_hand(|running| {
-            let mut zookeeper = running.zookeeper();
-            let leader = zookeeper.leader_index();
-            zookeeper.kill(leader);
-            assert_ne!(zookeeper.leader_index(), leader);
-            zookeeper.restart(leader);
-        })
+        cluster::fail_over(&self.0)
     }
 
     fn back_up(&self, put_back: bool) -> Hook<'_> {
-        if self.members > 1 {
-            return Err("an old copy on one member of three is brought up to date by the others");
-        }
-        self.by_hand(move |running| {
-            let data = running.data();
-            let copy = data.with_extension("copy");
-            let mut zookeeper = running.zookeeper();
-            zookeeper.stop(0);
-            let (from, to) = if put_back { (copy, data) } else { (data, copy) };
-            let _ = fs::remove_dir_all(&to);
-            copy_tree(&from, &to);
-            zookeeper.restart(0);
-        })
+        cluster::back_up_all(&self.0, put_back)
     }
 
     /// Of every member, so that no other one takes over.
     fn stall(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            let mut stalls = running.stalls.lock().expect("an unbroken lock");
-            stalls.clear();
-            if on {
-                let zookeeper = running.zookeeper();
-                stalls.extend((0..zookeeper.members()).map(|i| zookeeper.stall_fsync(i, STALL)));
-            }
+        self.0.stall(on, |zookeeper| {
+            (0..zookeeper.members()).map(|i| zookeeper.stall_fsync(i, STALL)).collect()
         })
     }
 
     fn hold_answers(&self, on: bool) -> Hook<'_> {
-        self.by_hand(move |running| {
-            for relay in &running.relays {
-                match on {
-                    true => relay.hold(Direction::Answers),
-                    false => relay.pass(Direction::Answers),
-                }
-            }
-        })
+        self.0.hold_answers(on)
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
@@ -203,27 +153,15 @@ impl Harness for Servers {
 
     /// Nodes, sessions, watches and connections. Every member has the same nodes.
     fn objects(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| {
-            let connections: usize = running.relays.iter().map(Relay::open).sum();
-            let nodes = running.zookeeper().figure(0, "zk_znode_count");
-            let figures = running.figure("zk_watch_count") + running.figure("zk_global_sessions");
-            connections as u64 + nodes + figures
+        self.0.by_hand(|running| {
+            let zookeeper = running.servers();
+            let nodes = zookeeper.figure(0, "zk_znode_count");
+            let figures = figure(&zookeeper, "zk_watch_count") + figure(&zookeeper, "zk_global_sessions");
+            running.connections() + nodes + figures
         })
     }
 
     fn requests(&self) -> Hook<'_, u64> {
-        self.by_hand(|running| running.figure("zk_packets_received"))
-    }
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_tree(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).expect("a copy")),
-        }
+        self.0.by_hand(|running| figure(&running.servers(), "zk_packets_received"))
     }
 }
