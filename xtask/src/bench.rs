@@ -4,6 +4,7 @@ mod consul;
 mod etcd;
 mod file;
 mod library;
+mod mysql;
 mod nats;
 mod postgres;
 mod redis;
@@ -32,6 +33,8 @@ enum Part {
     Etcd,
     /// Consul, beside consul lock
     Consul,
+    /// MariaDB, beside GET_LOCK
+    Mysql,
     /// NATS
     Nats,
     /// Redis, beside the lock of redis-py
@@ -70,6 +73,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Consul) {
         consul::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Mysql) {
+        mysql::measure(&bench, &mut report)?;
     }
     if wanted(Part::Nats) {
         nats::measure(&bench, &mut report)?;

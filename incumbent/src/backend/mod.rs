@@ -10,6 +10,8 @@ mod hosts;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "postgres")]
@@ -135,6 +137,20 @@ pub static REGISTRY: &[Scheme] = &[
         open: None,
     },
     Scheme {
+        name: "mysql",
+        aliases: &["mariadb"],
+        feature: Some("mysql"),
+        example: "mysql://app@127.0.0.1/app",
+        #[cfg(feature = "mysql")]
+        guarantees: Some(mysql::guarantees),
+        #[cfg(not(feature = "mysql"))]
+        guarantees: None,
+        #[cfg(feature = "mysql")]
+        open: Some(mysql::open),
+        #[cfg(not(feature = "mysql"))]
+        open: None,
+    },
+    Scheme {
         name: "zookeeper",
         aliases: &["zk"],
         feature: Some("zookeeper"),
@@ -193,6 +209,8 @@ pub fn schema(url: &str) -> Result<String> {
     match url.scheme.as_str() {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => postgres::schema(&url),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => mysql::schema(&url),
         _ => Err(Error::new(ErrorKind::Unsupported, format!("{}: has no tables to make", url.scheme))),
     }
 }

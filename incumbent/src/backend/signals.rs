@@ -37,6 +37,14 @@ impl Signals {
         }
     }
 
+    /// The elections of which somebody waits for news.
+    #[cfg(feature = "mysql")]
+    pub(super) fn elections(&self) -> Vec<String> {
+        let mut all = self.lock();
+        all.retain(|_, signal| signal.receiver_count() > 0);
+        all.keys().cloned().collect()
+    }
+
     /// Tells everyone.
     pub(super) fn send_all(&self) {
         self.lock().retain(|_, signal| signal.send(()).is_ok());

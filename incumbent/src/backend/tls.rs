@@ -53,18 +53,28 @@ impl Tls {
 
     fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
-        match &self.ca {
-            Some(path) => roots.add_parsable_certificates(certificates(path, "ca")?),
-            None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+        roots.add_parsable_certificates(self.authorities()?);
+        Ok(roots)
+    }
+
+    /// The certificates of the authorities, as far as they can be used.
+    ///
+    /// # Errors
+    /// As [`config`](Tls::config).
+    pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>> {
+        let mut found = match &self.ca {
+            Some(path) => certificates(path, "ca")?,
+            None => rustls_native_certs::load_native_certs().certs,
         };
-        if roots.is_empty() {
+        found.retain(|certificate| RootCertStore::empty().add(certificate.clone()).is_ok());
+        if found.is_empty() {
             let text = match &self.ca {
                 Some(path) => format!("ca={} holds no certificate that can be used", path.display()),
                 None => "this system names no certificate authorities; give ca=".to_owned(),
             };
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        Ok(roots)
+        Ok(found)
     }
 
     fn identified(

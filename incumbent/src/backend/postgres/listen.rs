@@ -4,16 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream;
-use incumbent_core::{BoxStream, ElectionName, Error, ErrorKind, Result};
-use tokio::sync::watch;
+use incumbent_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout};
 
 use super::failure::Effect;
 use super::link::Link;
 use super::session::Session;
 use super::statements::CHANNEL;
-use crate::backend::signals::Signals;
+use crate::backend::sql::hints::Hints;
 
 /// How long a notification of our own may take to come back.
 const ECHO: Duration = Duration::from_secs(2);
@@ -24,103 +22,72 @@ const POOLER_AGAIN: Duration = Duration::from_secs(60);
 /// How often a quiet listener makes sure that its connection is alive.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// Who waits for hints, and whether they are pushed.
-pub(super) struct Hints {
-    signals: Signals,
-    pushed: watch::Sender<bool>,
-    /// Without pushed hints, one is made up after this long.
-    poll: Duration,
+/// Listens for ever.
+pub(super) async fn run(session: Arc<Session>, hints: Arc<Hints>) {
+    let mut warned = false;
+    loop {
+        let pause = match listen(&session, &hints).await {
+            Err(failure) if failure.kind() == ErrorKind::Unsupported => {
+                if !std::mem::replace(&mut warned, true) {
+                    tracing::warn!("{failure}");
+                }
+                POOLER_AGAIN
+            }
+            Err(failure) => {
+                tracing::debug!(%failure, "PostgreSQL tells nothing now");
+                AGAIN
+            }
+            Ok(()) => AGAIN,
+        };
+        hints.set_pushed(false);
+        tokio::time::sleep(pause).await;
+    }
 }
 
-impl Hints {
-    pub(super) fn new(poll: Duration) -> Hints {
-        Hints { signals: Signals::default(), pushed: watch::Sender::new(false), poll }
+/// Passes hints on until the connection ends.
+async fn listen(session: &Session, hints: &Hints) -> Result<()> {
+    let mut link = session.dial().await?;
+    let other = session.dial().await?;
+    if backend(&link).await? == backend(&other).await? {
+        return Err(pooled());
     }
-
-    /// The hints of one election from now on.
-    pub(super) fn of(&self, election: &ElectionName) -> BoxStream<'static, Result<()>> {
-        let signals = self.signals.subscribe(election.as_str());
-        let (pushed, poll) = (self.pushed.subscribe(), self.poll);
-        Box::pin(stream::unfold((signals, pushed), move |(mut signals, mut pushed)| async move {
-            use futures_util::StreamExt;
-            loop {
-                let pushing = *pushed.borrow_and_update();
-                tokio::select! {
-                    signal = signals.next() => return signal.map(|signal| (signal, (signals, pushed))),
-                    () = tokio::time::sleep(poll), if !pushing => return Some((Ok(()), (signals, pushed))),
-                    changed = pushed.changed() => changed.ok()?,
-                }
-            }
-        }))
-    }
-
-    /// Listens for ever.
-    pub(super) async fn run(self: Arc<Self>, session: Arc<Session>) {
-        let mut warned = false;
-        loop {
-            let pause = match self.listen(&session).await {
-                Err(failure) if failure.kind() == ErrorKind::Unsupported => {
-                    if !std::mem::replace(&mut warned, true) {
-                        tracing::warn!("{failure}");
-                    }
-                    POOLER_AGAIN
-                }
-                Err(failure) => {
-                    tracing::debug!(%failure, "PostgreSQL tells nothing now");
-                    AGAIN
-                }
-                Ok(()) => AGAIN,
-            };
-            self.pushed.send_replace(false);
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Passes hints on until the connection ends.
-    async fn listen(&self, session: &Session) -> Result<()> {
-        let mut link = session.dial().await?;
-        let other = session.dial().await?;
-        if backend(&link).await? == backend(&other).await? {
-            return Err(pooled());
-        }
-        link.batch(&format!("LISTEN {CHANNEL}")).await?;
-        // Sent by another session while this one is idle: a pooler has no way to pass that on.
-        let number = getrandom::u64().map_err(|cause| {
-            Error::new(ErrorKind::Unavailable, "the system has no random numbers").with_source(cause)
-        })?;
-        let echo = format!("{number:016x}/");
-        other.batch(&format!("SELECT pg_notify('{CHANNEL}', '{echo}')")).await?;
-        drop(other);
-        let until = Instant::now() + ECHO;
-        loop {
-            match tokio::time::timeout_at(until, link.told.recv()).await {
-                Ok(Some(payload)) if payload == echo => break,
-                Ok(Some(_)) => {}
-                Ok(None) => return Ok(()),
-                Err(_) => {
-                    let _ = link.batch(&format!("UNLISTEN {CHANNEL}")).await;
-                    return Err(pooled());
-                }
+    link.batch(&format!("LISTEN {CHANNEL}")).await?;
+    // Sent by another session while this one is idle: a pooler has no way to pass that on.
+    let number = getrandom::u64().map_err(|cause| {
+        Error::new(ErrorKind::Unavailable, "the system has no random numbers").with_source(cause)
+    })?;
+    let echo = format!("{number:016x}/");
+    other.batch(&format!("SELECT pg_notify('{CHANNEL}', '{echo}')")).await?;
+    drop(other);
+    let until = Instant::now() + ECHO;
+    loop {
+        match tokio::time::timeout_at(until, link.told.recv()).await {
+            Ok(Some(payload)) if payload == echo => break,
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(_) => {
+                let _ = link.batch(&format!("UNLISTEN {CHANNEL}")).await;
+                return Err(pooled());
             }
         }
-        self.pushed.send_replace(true);
-        // Whatever changed before this one listened.
-        self.signals.send_all();
-        let prefix = format!("{}/", session.schema());
-        loop {
-            match timeout(ALIVE, link.told.recv()).await {
-                Ok(Some(payload)) => match payload.strip_prefix(&prefix) {
-                    Some("") => self.signals.send_all(),
-                    Some(election) => self.signals.send(election),
-                    None => {}
-                },
-                Ok(None) => return Ok(()),
-                // A host that went down without a word does not end the connection.
-                Err(_) => match timeout(ALIVE, backend(&link)).await {
-                    Ok(alive) => drop(alive?),
-                    Err(_) => return Ok(()),
-                },
-            }
+    }
+    hints.set_pushed(true);
+    // Whatever changed before this one listened.
+    hints.signals.send_all();
+    let prefix = format!("{}/", session.schema());
+    loop {
+        match timeout(ALIVE, link.told.recv()).await {
+            Ok(Some(payload)) => match payload.strip_prefix(&prefix) {
+                Some("") => hints.signals.send_all(),
+                Some(election) => hints.signals.send(election),
+                None => {}
+            },
+            Ok(None) => return Ok(()),
+            // A host that went down without a word does not end the connection.
+            Err(_) => match timeout(ALIVE, backend(&link)).await {
+                Ok(alive) => drop(alive?),
+                Err(_) => return Ok(()),
+            },
         }
     }
 }

@@ -12,8 +12,11 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::failure::{self, Effect, Failure};
 use super::link::{Config, Link};
+use super::listen;
 use super::statements::{Statements, schema_sql};
+use crate::backend::sql::hints::Hints;
 use crate::backend::sql::lane::Runner;
+use crate::backend::sql::store::Server;
 use crate::backend::sql::{Ask, Told, hosts, note_name};
 
 /// What connections have in common.
@@ -65,21 +68,6 @@ impl Session {
         &self.statements.schema
     }
 
-    /// The database and schema whose tokens rise: the same after a failover.
-    pub(super) fn authority(&self) -> Authority {
-        let state = self.state();
-        let Some(Identity { system, database, .. }) = &state.identity else {
-            return Authority::new("postgres:");
-        };
-        Authority::new(format!("postgres:{system}/{database}/{}", self.statements.schema))
-    }
-
-    /// The system identifier and the timeline: a promotion begins a new one.
-    pub(super) fn lineage(&self) -> Option<String> {
-        let state = self.state();
-        state.identity.as_ref().map(|identity| format!("{}/{}", identity.system, identity.timeline))
-    }
-
     /// Connects to the server that may write, all hosts tried.
     ///
     /// # Errors
@@ -93,7 +81,10 @@ impl Session {
                 self.state().host = Some(link.index);
                 Ok(link)
             }
-            Err(failures) => Err(self.summary(failures)),
+            Err(failures) => {
+                let silent = |index| format!("PostgreSQL at {}", self.config.host(index));
+                Err(hosts::summary(failures, self.config.hosts.len(), silent, "postgres"))
+            }
         }
     }
 
@@ -102,37 +93,6 @@ impl Session {
         let answer = link.query(&self.statements.greet, &[], Effect::None).await?;
         self.check(&link, answer.rows.first(), false)?;
         Ok(link)
-    }
-
-    fn summary(&self, failures: Vec<(usize, Error)>) -> Error {
-        let mut hosts = Vec::new();
-        let mut texts = Vec::new();
-        // A host that may recover is the more hopeful answer; then one that only reads.
-        let hopeful = |error: &Error| (error.is_retryable(), error.kind() == ErrorKind::ReadOnly);
-        let kind =
-            failures.iter().map(|(_, error)| error).max_by_key(|error| hopeful(error)).map(Error::kind);
-        let silent =
-            (0..self.config.hosts.len()).find(|index| failures.iter().all(|(failed, _)| failed != index));
-        for (index, error) in &failures {
-            hosts.push(self.config.host(*index));
-            texts.push(error.to_string());
-        }
-        let kind = match (silent, kind) {
-            (None, Some(kind)) => kind,
-            _ => ErrorKind::Unavailable,
-        };
-        if let Some(index) = silent {
-            texts.push(format!(
-                "PostgreSQL at {}: no answer within {:?}",
-                self.config.host(index),
-                hosts::SEARCH
-            ));
-        }
-        let error = Error::new(kind, texts.join("; ")).with_backend("postgres").ambiguous(false);
-        match failures.into_iter().next() {
-            Some((_, first)) => error.with_source(first),
-            None => error,
-        }
     }
 
     /// Refuses an answer that is worth nothing: a standby's, an old primary's, one whose commit does not last, or one of another
@@ -279,19 +239,6 @@ impl Session {
         })
     }
 
-    /// One request that waits for a locked row, on a connection of its own. Whoever wants to acquire has waited until the lease in the
-    /// record is over: transactions that still prove that term are ended.
-    pub(super) async fn swap_waiting(&self, link: &Link, ask: &Ask, sent_at: BootInstant) -> Result<Told> {
-        let told = match self.statement(link, &[ask], Form::TakeWaiting, sent_at).await {
-            Err(failure) if failure.is(&[SqlState::LOCK_NOT_AVAILABLE]) && Form::of(ask) == Form::Take => {
-                self.end_older(link, ask.key()).await?;
-                self.statement(link, &[ask], Form::TakeWaiting, sent_at).await?
-            }
-            told => told?,
-        };
-        Ok(told.into_iter().next().unwrap_or(Told::Busy))
-    }
-
     async fn end_older(&self, link: &Link, key: &RecordKey) -> Result<()> {
         let election = key.election.as_str();
         let answer = link.query(&self.statements.end_older, &[(&election, Type::TEXT)], Effect::None).await?;
@@ -351,6 +298,48 @@ impl Runner for Session {
             }
             Ok(told)
         })
+    }
+}
+
+impl Server for Session {
+    /// The same after a failover.
+    fn authority(&self) -> Authority {
+        let state = self.state();
+        let Some(Identity { system, database, .. }) = &state.identity else {
+            return Authority::new("postgres:");
+        };
+        Authority::new(format!("postgres:{system}/{database}/{}", self.statements.schema))
+    }
+
+    /// The system identifier and the timeline: a promotion begins a new one.
+    fn lineage(&self) -> Option<String> {
+        let state = self.state();
+        state.identity.as_ref().map(|identity| format!("{}/{}", identity.system, identity.timeline))
+    }
+
+    /// Whoever wants to acquire has waited until the lease in the record is over: transactions that still prove that term are ended.
+    fn run_waiting<'a>(
+        &'a self,
+        link: &'a mut Link,
+        ask: &'a Ask,
+        sent_at: BootInstant,
+    ) -> BoxFuture<'a, Result<Told>> {
+        Box::pin(async move {
+            let told = match self.statement(link, &[ask], Form::TakeWaiting, sent_at).await {
+                Err(failure)
+                    if failure.is(&[SqlState::LOCK_NOT_AVAILABLE]) && Form::of(ask) == Form::Take =>
+                {
+                    self.end_older(link, ask.key()).await?;
+                    self.statement(link, &[ask], Form::TakeWaiting, sent_at).await?
+                }
+                told => told?,
+            };
+            Ok(told.into_iter().next().unwrap_or(Told::Busy))
+        })
+    }
+
+    fn listen(self: Arc<Self>, hints: Arc<Hints>) -> BoxFuture<'static, ()> {
+        Box::pin(listen::run(self, hints))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use incumbent_core::{Error, Result};
+use incumbent_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 /// How long a search may take.
@@ -45,4 +45,28 @@ pub(crate) async fn first_that_works<T, F: Future<Output = Result<T>>>(
         }
     }
     Err(failures.into_iter().collect())
+}
+
+/// What is wrong with the hosts, as [`first_that_works`] gave it: of the only one, or of all.
+pub(crate) fn summary(
+    failures: Vec<(usize, Error)>,
+    hosts: usize,
+    silent: impl Fn(usize) -> String,
+    scheme: &'static str,
+) -> Error {
+    let mut texts: Vec<String> = failures.iter().map(|(_, error)| error.to_string()).collect();
+    // A host that may recover is the more hopeful answer; then one that only reads.
+    let hopeful = |error: &Error| (error.is_retryable(), error.kind() == ErrorKind::ReadOnly);
+    let kind = failures.iter().map(|(_, error)| error).max_by_key(|error| hopeful(error)).map(Error::kind);
+    let quiet = (0..hosts).find(|index| failures.iter().all(|(failed, _)| failed != index));
+    let kind = match (quiet, kind) {
+        (None, Some(kind)) => kind,
+        _ => ErrorKind::Unavailable,
+    };
+    texts.extend(quiet.map(|index| format!("{}: no answer within {SEARCH:?}", silent(index))));
+    let error = Error::new(kind, texts.join("; ")).with_backend(scheme).ambiguous(false);
+    match failures.into_iter().next() {
+        Some((_, first)) => error.with_source(first),
+        None => error,
+    }
 }
