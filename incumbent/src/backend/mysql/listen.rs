@@ -17,6 +17,8 @@ use crate::backend::sql::hints::Hints;
 
 /// The pause before a connection that failed is made again.
 const AGAIN: Duration = Duration::from_millis(500);
+/// How long after a win our bell is hung up.
+const AFTER_WIN: Duration = Duration::from_millis(100);
 /// How long the server may take for an answer that it could give at once.
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long a lock is waited for before it is asked for anew.
@@ -87,6 +89,8 @@ async fn look_on(session: &Session, hints: &Hints) -> Result<()> {
 async fn hang(session: &Session) {
     let mut rings = session.bells.rings();
     while rings.wait_for(Option::is_some).await.is_ok() {
+        // Right after a win the command starts, and goes first.
+        sleep(AFTER_WIN).await;
         if let Err(failure) = hang_on(session).await {
             tracing::debug!(%failure, "nobody who waits is told by a lock");
         }

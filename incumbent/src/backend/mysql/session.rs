@@ -380,6 +380,29 @@ impl Server for Session {
     fn listen(self: Arc<Self>, hints: Arc<Hints>) -> BoxFuture<'static, ()> {
         Box::pin(listen::run(self, hints))
     }
+
+    fn advice(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async move {
+            let sql = "SELECT @@global.innodb_flush_log_at_trx_commit; SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
+            let answers = self.dial().await?.query(sql, false).await?;
+            let shown = |answer: usize, column| {
+                answers.get(answer).and_then(|answer| column_of::<String>(answer.rows.first()?, column))
+            };
+            let mut advice = Vec::new();
+            if let Some(flush) = shown(0, 0).filter(|flush| flush != "1") {
+                advice.push(format!(
+                    "innodb_flush_log_at_trx_commit is {flush}: after a power failure this server may have forgotten who leads; set it to 1"
+                ));
+            }
+            if shown(1, 1).as_deref() == Some("ON") {
+                advice.push(
+                    "this is a Galera node: send all candidates to one and the same; standbys are not woken, they look every ttl/8"
+                        .to_owned(),
+                );
+            }
+            Ok(advice)
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
