@@ -319,6 +319,10 @@ impl Elector {
                 self.released(now);
             }
             (Kind::ReadHandover, Answer::ReadHandover(Ok(request))) => self.handover_read(now, request),
+            // To read it again would tell no more, until somebody writes another; whoever wrote it learns that nobody goes.
+            (Kind::ReadHandover, Answer::ReadHandover(Err(error))) if error.kind() == ErrorKind::Corrupt => {
+                self.event(Event::HandoverIgnored(error));
+            }
             (_, Answer::Acquire(Err(error)) | Answer::Renew(Err(error)))
             | (_, Answer::Release(Err(error)) | Answer::ReadHandover(Err(error))) => {
                 self.failed(now, kind, error)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use incumbent_core::{
-    Answer, Backend, BootInstant, Call, CallId, Claim, Elector, ErrorKind, Event, HandoverRequest, Input,
-    Nonce, Note, Output, StopReason,
+    Answer, Backend, BootInstant, Call, CallId, Claim, Elector, Event, HandoverRequest, Input, Nonce, Note,
+    Output, StopReason,
 };
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -119,6 +119,11 @@ impl Driver {
             Event::LeaderChanged(leader) => CampaignEvent::LeaderChanged(leader),
             Event::SameId(leader) => CampaignEvent::SameId(leader),
             Event::Trouble(error) => CampaignEvent::Trouble(error),
+            Event::HandoverIgnored(error) => {
+                let election = &self.elector.config().election;
+                warn!(%election, %error, "a request to hand over is ignored");
+                return;
+            }
             Event::Recovered => CampaignEvent::Recovered,
             Event::Released { campaigning_at } => CampaignEvent::Released { campaigning_at },
             Event::Ended => {
@@ -179,16 +184,9 @@ fn answer_to(backend: Arc<dyn Backend>, call: Call, _id: CallId) -> BoxFuture<An
             }
             Call::ReadHandover(election) => {
                 let stored = backend.read_note(&election, Note::Handover).await;
-                let request =
-                    stored.and_then(|stored| stored.as_ref().map_or(Ok(None), HandoverRequest::decode));
-                Answer::ReadHandover(match request {
-                    // To read it again would tell no more; whoever wrote it learns that nobody goes.
-                    Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        warn!(%election, %error, "a request to hand over is ignored");
-                        Ok(None)
-                    }
-                    request => request,
-                })
+                Answer::ReadHandover(
+                    stored.and_then(|stored| stored.as_ref().map_or(Ok(None), HandoverRequest::decode)),
+                )
             }
         }
     })

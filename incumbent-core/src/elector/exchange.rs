@@ -37,7 +37,8 @@ pub enum Answer {
     Renew(Result<Renewed>),
     /// To [`Call::Release`].
     Release(Result<()>),
-    /// To [`Call::ReadHandover`].
+    /// To [`Call::ReadHandover`]. A note that cannot be understood is the error of
+    /// [`HandoverRequest::decode`], and is ignored.
     ReadHandover(Result<Option<HandoverRequest>>),
 }
 
@@ -115,6 +116,8 @@ pub enum Event {
     SameId(Leader),
     /// A call failed; it will be tried again.
     Trouble(Error),
+    /// There is a request to hand over that cannot be understood; the term goes on.
+    HandoverIgnored(Error),
     /// The calls work again after trouble.
     Recovered,
     /// The store has confirmed that nothing of the last term is left in it.

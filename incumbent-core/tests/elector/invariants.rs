@@ -255,6 +255,7 @@ impl Watched {
                 assert!(self.term.is_none() && !self.work_running, "released while the work runs");
                 assert!(campaigning_at.is_none_or(|at| at >= self.now));
             }
+            Event::HandoverIgnored(_) => assert!(self.term.is_some(), "only a leader reads requests to it"),
             Event::LeaderChanged(_) | Event::SameId(_) | Event::Trouble(_) | Event::Recovered => {}
         }
     }

@@ -141,8 +141,8 @@ impl Run {
 
     fn answer(&mut self, call: &Call, error_percent: u64) -> Answer {
         let error = (self.below(100) < error_percent).then(|| {
-            let kind =
-                [ErrorKind::Unavailable, ErrorKind::TimedOut, ErrorKind::Denied][self.below(3) as usize];
+            let kinds = [ErrorKind::Unavailable, ErrorKind::TimedOut, ErrorKind::Denied, ErrorKind::Corrupt];
+            let kind = kinds[self.below(4) as usize];
             Error::new(kind, "an error")
         });
         match (call, error) {

@@ -11,7 +11,7 @@
 //! | `answer acquire held [by=b] [nonce=1\|#1] [token=3] try-again=20s` | `#1` is the nonce of campaign 1 |
 //! | `answer renew extended [ttl=15s] [sent=…]`, `answer renew lost [by=b] [nonce=1] [token=8]` | |
 //! | `answer release ok`, `answer read-handover none`, `answer read-handover token=7 [to=b]` | |
-//! | `answer CALL error unavailable\|timeout\|denied` | |
+//! | `answer CALL error unavailable\|timeout\|denied\|corrupt` | |
 //! | `answer … call=3` | answers call #3, which may be over |
 //! | `look`, `work-stopped`, `expired`, `abandoned` | |
 //! | `stop shutdown\|resigned\|stalled`, `stop handover [to=b]` | |
@@ -211,6 +211,7 @@ impl Runner {
             ["error", "unavailable"] => Error::new(ErrorKind::Unavailable, "the store is away"),
             ["error", "timeout"] => Error::new(ErrorKind::TimedOut, "no answer within a second"),
             ["error", "denied"] => Error::new(ErrorKind::Denied, "wrong password"),
+            ["error", "corrupt"] => Error::new(ErrorKind::Corrupt, "it cannot be read"),
             _ => panic!("answer {call} {outcome:?}?"),
         };
         let (call, outcome) = (*call, outcome.to_vec());
@@ -326,6 +327,7 @@ fn event_text(event: &Event) -> String {
         Event::LeaderChanged(leader) => format!("leader is {}", leader_text(leader.as_ref())),
         Event::SameId(leader) => format!("SAME ID as {}", leader_text(Some(leader))),
         Event::Trouble(error) => format!("trouble: {error}"),
+        Event::HandoverIgnored(error) => format!("ignored: {error}"),
         Event::Recovered => "recovered".to_owned(),
         Event::Released { campaigning_at } => {
             format!("released, campaigning {}", campaigning_at.map_or("never".to_owned(), seconds))
