@@ -56,11 +56,12 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// True only if certainly nobody leads who once held the election's record, although there is none, or one that nobody ever
-    /// held: then the first one to come takes it. Any doubt is `false`, and the record counts as held for one ttl.
-    fn trusts_absence<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, bool> {
+    /// Who once held the election's record may still lead although there is none, or one that nobody ever held: for how long at
+    /// most, and at least for the ttl of `claim`, whatever is said here. Until then it counts as held. `None` only if certainly
+    /// nobody leads: then the first one to come takes it. Any doubt is zero.
+    fn led_without_record<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Option<Duration>> {
         let _ = claim;
-        Box::pin(core::future::ready(false))
+        Box::pin(core::future::ready(Some(Duration::ZERO)))
     }
 
     /// Reads a record whole; `None` if there is none.
@@ -311,8 +312,8 @@ impl Challenger {
     }
 
     /// Decides what `claim` does about what it saw in the store's present `lineage`. `read_at` is a moment *after* the
-    /// record was fully read; `gone` says that the holder's process is certainly dead, or where nobody is named, that the store
-    /// [trusts](RecordStore::trusts_absence) that.
+    /// record was fully read; `gone` says that the holder's process is certainly dead, or where nobody is named, that
+    /// [nobody leads](RecordStore::led_without_record).
     pub fn judge(
         &mut self,
         claim: &Claim,

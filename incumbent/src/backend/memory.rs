@@ -94,9 +94,9 @@ impl RecordStore for MemoryStore {
         self.space.authority.clone()
     }
 
-    fn trusts_absence<'a>(&'a self, _claim: &'a Claim) -> BoxFuture<'a, bool> {
+    fn led_without_record<'a>(&'a self, _claim: &'a Claim) -> BoxFuture<'a, Option<Duration>> {
         // Nobody can remove it.
-        Box::pin(std::future::ready(true))
+        Box::pin(std::future::ready(None))
     }
 
     fn read<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<Option<Stored>>> {

@@ -99,11 +99,18 @@ impl<S: RecordStore> RecordBackend<S> {
             let seen = self.see(&key).await?;
             let read_at = clock::now();
             let lineage = self.store.lineage();
+            let mut ttl = claim.ttl;
             let gone = match seen.holder() {
                 Some(holder) if holder.nonce != claim.nonce => {
                     self.store.is_gone(&claim.election, holder).await
                 }
-                None if seen.was_never_held() => self.store.trusts_absence(claim).await,
+                None if seen.was_never_held() => match self.store.led_without_record(claim).await {
+                    Some(led) => {
+                        ttl = ttl.max(led);
+                        false
+                    }
+                    None => true,
+                },
                 _ => false,
             };
             let judge = |campaign: &mut Campaign| {
@@ -115,7 +122,8 @@ impl<S: RecordStore> RecordBackend<S> {
                     self.explain(claim, &seen, lineage.as_deref());
                     return Ok(Acquired::Held { observation: seen.observation(), try_again });
                 }
-                Move::Create => (TokenRule::Keep, Record::unheld(claim.ttl, None)),
+                // Whoever comes waits for so long.
+                Move::Create => (TokenRule::Keep, Record::unheld(ttl, None)),
                 Move::Take => (TokenRule::Raise, Record::held(holder(claim, liveness.clone()), claim.ttl)),
                 Move::Confirm => match &seen {
                     Seen::Record(_, record) => (TokenRule::Keep, record.clone()),

@@ -116,6 +116,49 @@ fn a_record_that_is_removed_while_its_leader_is_frozen_counts_as_held() {
     assert!(elected.since(killed) < LONG / 2, "it need not wait for one that is certainly gone");
 }
 
+/// With the directory went what says who may lead. The frozen one still holds its lock, though on a file that has no name any more.
+#[test]
+fn a_directory_that_is_removed_or_moved_while_its_leader_is_frozen_counts_as_led() {
+    let dir = run_dir("frozen-directory-removed");
+    let mut old = Candidate::start(&url(&dir, SHORT * 3), "old");
+    old.elected(1);
+    freeze(&old, &dir);
+    fs::remove_dir_all(&dir).unwrap();
+    let removed = now();
+    // Whoever comes may be less patient than the one that is waited for.
+    let new = [SHORT, SHORT * 3].map(|ttl| Candidate::start(&url(&dir, ttl), "new"));
+    let elected = || new.iter().map(|one| one.count("elected ")).sum::<usize>();
+    assert!(wait_until(PATIENCE, || elected() > 0));
+    assert!(now().since(removed) >= SHORT * 3, "{:?} is not its ttl", now().since(removed));
+    old.tell("check");
+    old.proc.signal(Signal::CONT);
+    old.line("check over", 1);
+
+    // The same for one that was moved away.
+    let dir = run_dir("frozen-directory-moved");
+    let old = Candidate::start(&url(&dir, SHORT), "old");
+    old.elected(1);
+    freeze(&old, &dir);
+    fs::rename(&dir, dir.with_extension("moved")).unwrap();
+    let moved = now();
+    let (elected, _) = Candidate::start(&url(&dir, SHORT), "new").elected(1);
+    assert!(elected.since(moved) >= SHORT, "{:?} is no ttl", elected.since(moved));
+
+    // One that only stood by, or is dead, is in nobody's way.
+    let dir = run_dir("frozen-standby-directory-removed");
+    let leader = Candidate::start(&url(&dir, LONG), "leader");
+    leader.elected(1);
+    let standby = Candidate::start(&url(&dir, LONG), "standby");
+    standby.line("leader leader", 1);
+    freeze(&standby, &dir);
+    leader.proc.signal(Signal::KILL);
+    leader.proc.wait(PATIENCE);
+    fs::remove_dir_all(&dir).unwrap();
+    let removed = now();
+    let (elected, _) = Candidate::start(&url(&dir, LONG), "new").elected(1);
+    assert!(elected.since(removed) < LONG / 2, "{:?}", elected.since(removed));
+}
+
 /// kube-leader-election: all who saw the same lease run out were told that they had won.
 #[test]
 fn of_many_who_saw_the_same_lease_run_out_one_wins() {

@@ -3,7 +3,7 @@
 //! An election's name stands in front, a suffix behind it, so that names need no escaping and no two files collide.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -100,16 +100,15 @@ pub(super) fn read(path: &Path, election: &ElectionName) -> Result<Option<Stored
 
 /// As [`read`], from the file that was opened under `path`.
 pub(super) fn read_file(file: &File, path: &Path, election: &ElectionName) -> Result<Stored> {
+    let metadata = file.metadata().map_err(|error| failure("read", path, error))?;
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "a directory" } else { "a device or a pipe" };
+        let text = format!("{} is {what}, not a plain file; move it away", path.display());
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
     let mut bytes = Vec::new();
-    let read = |bytes: &mut Vec<u8>| -> io::Result<u64> {
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is not a plain file; remove it"));
-        }
-        file.take(LENGTH_MAX).read_to_end(bytes)?;
-        Ok(fingerprint(bytes, &metadata))
-    };
-    let fingerprint = read(&mut bytes).map_err(|error| failure("read", path, error))?;
+    file.take(LENGTH_MAX).read_to_end(&mut bytes).map_err(|error| failure("read", path, error))?;
+    let fingerprint = fingerprint(&bytes, &metadata);
     decode(path, election, bytes, fingerprint)
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -60,6 +60,12 @@ impl Held {
         self.lock.write_all_at(b"1", self.may_lead_at)
     }
 
+    /// Says that the campaign is over. The lock may be held for longer, by whoever keeps the handle of its term.
+    pub(super) fn gave_up(&self) {
+        // If it fails, others are only too careful.
+        let _ = self.lock.write_all_at(b"0", self.may_lead_at);
+    }
+
     /// What others compare before they believe that it is this lock which is free.
     pub(super) fn description(&self) -> Option<String> {
         self.description.clone()
@@ -90,7 +96,13 @@ struct Content {
     v: u32,
     #[serde(flatten)]
     contender: Contender,
-    /// 1 from before it is first elected, else 0: one byte, which is replaced in place. Releases that did not write it may lead.
+    /// How long a grant of it lasts. Releases that did not write it are taken for as patient as whoever reads it.
+    #[serde(default)]
+    ttl_ms: u64,
+    /// The directory, which may be removed or renamed later. Releases that did not write it may be in any.
+    #[serde(default)]
+    dir: String,
+    /// 1 from before it is first elected until it has given up, else 0: one byte, which is replaced in place. Releases that did not write it may lead.
     #[serde(default = "yes")]
     may_lead: u8,
 }
@@ -103,7 +115,10 @@ fn yes() -> u8 {
 fn create(path: &Path, claim: &Claim) -> io::Result<(File, u64)> {
     let contender =
         Contender { id: claim.id.to_string(), nonce: Some(claim.nonce), address: claim.address.clone() };
-    let content = serde_json::to_vec(&Content { v: FORMAT, contender, may_lead: 0 })?;
+    // Rounded up: who waits for it must not wait less.
+    let ttl_ms = claim.ttl.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX);
+    let dir = name_of(path.parent().unwrap_or(path));
+    let content = serde_json::to_vec(&Content { v: FORMAT, contender, ttl_ms, dir, may_lead: 0 })?;
     // The last field, before the brace.
     let may_lead_at = content.len() as u64 - 2;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -145,9 +160,14 @@ fn describe(metadata: &Metadata, boot: &str) -> String {
 /// Opens the file of a campaign and locks it shared, which succeeds only if nobody holds it any more.
 fn probe(path: &Path) -> io::Result<(File, bool)> {
     let file = format::open(path)?;
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok((file, true)),
-        Err(Errno::WOULDBLOCK) => Ok((file, false)),
+    let free = is_free(&file)?;
+    Ok((file, free))
+}
+
+fn is_free(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -177,19 +197,52 @@ pub(super) fn candidates(dir: &Path, election: &ElectionName) -> Result<Vec<Cont
     Ok(candidates)
 }
 
-/// Whether a campaign of this election other than that of `own` lives and may have been elected, whatever the record says.
-pub(super) fn somebody_else_may_lead(dir: &Path, election: &ElectionName, own: Nonce) -> Result<bool> {
+/// The longest ttl of the campaigns of this election other than that of `own` that live and may have been elected, whatever the
+/// record says. `None` if there is none.
+pub(super) fn somebody_else_may_lead(
+    dir: &Path,
+    election: &ElectionName,
+    own: Nonce,
+) -> Result<Option<Duration>> {
+    let mut longest = None;
     for path in files(dir)? {
         if let Some(Named::Alive(of, nonce)) = named(&path)
             && of == election.as_str()
             && nonce != own
-            && matches!(probe(&path), Ok((_, false)))
-            && content(&path).is_none_or(|content| content.may_lead != 0)
         {
-            return Ok(true);
+            longest = longest.max(leading(&path).map(|leading| leading.ttl));
         }
     }
-    Ok(false)
+    Ok(longest)
+}
+
+/// A campaign that lives and may have been elected.
+#[derive(Debug, Default)]
+pub(super) struct Leading {
+    /// How long its grants last; zero if that is not known.
+    pub(super) ttl: Duration,
+    /// Its directory, as [`name_of`] has it.
+    pub(super) dir: String,
+}
+
+/// The campaign whose file `path` is, or leads to, if it lives and may have been elected.
+pub(super) fn leading(path: &Path) -> Option<Leading> {
+    // A link of /proc, too.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    if is_free(&file).unwrap_or(true) {
+        return None;
+    }
+    match content_of(file) {
+        Some(content) if content.may_lead == 0 => None,
+        Some(content) => Some(Leading { ttl: Duration::from_millis(content.ttl_ms), dir: content.dir }),
+        None => Some(Leading::default()),
+    }
+}
+
+/// A directory as it stands in the files of its campaigns, whichever links lead to it.
+pub(super) fn name_of(dir: &Path) -> String {
+    fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).to_string_lossy().into_owned()
 }
 
 /// Removes what the dead of all elections left behind.
@@ -245,9 +298,11 @@ pub(super) fn holder(body: &[u8]) -> Option<Holder> {
 }
 
 fn content(path: &Path) -> Option<Content> {
+    content_of(format::open(path).ok()?)
+}
+
+fn content_of(file: File) -> Option<Content> {
     let mut text = String::new();
-    let mut file = format::open(path).ok()?;
-    file.rewind().ok()?;
     file.take(4096).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }

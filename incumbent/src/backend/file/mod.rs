@@ -4,6 +4,9 @@
 //! it (`billing.checkpoint`, `billing.handover`), and one file per campaign (`billing.NONCE.alive`) that is locked as long
 //! as the campaign's process lives: when it is free, a standby need not wait for the lease to run out.
 //!
+//! A record that is not there tells nothing of who leads: somebody may have removed it, or the directory, under a leader that is frozen.
+//! Whoever finds none looks for living locks, also of files that have no name any more.
+//!
 //! The directory is made by the first campaign. Whoever only looks makes nothing, so that a path with a typing error stays as
 //! empty as it was.
 //!
@@ -20,6 +23,7 @@ pub(crate) mod filesystem;
 mod format;
 mod liveness;
 mod place;
+mod vanished;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +50,7 @@ use crate::url::{StoreUrl, bad};
 use commit::{Commit, Outcome};
 use failure::failure;
 use liveness::Held;
+use vanished::Vanished;
 
 pub(crate) use liveness::lock_of;
 pub use place::default_state_dir;
@@ -117,6 +122,7 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
             boot: liveness::boot_id(),
             held: Mutex::default(),
             swept: AtomicBool::new(false),
+            vanished: Vanished::default(),
         });
         let jobs = Arc::new(Semaphore::new(JOBS));
         Ok(Arc::new(RecordBackend::new(FileStore {
@@ -151,6 +157,7 @@ struct Disk {
     /// Locked while the disk may stall: only jobs lock it.
     held: Mutex<BTreeMap<Nonce, Held>>,
     swept: AtomicBool,
+    vanished: Vanished,
 }
 
 /// Tells a job that nobody waits for it any more.
@@ -305,12 +312,15 @@ impl RecordStore for FileStore {
         self.disk.authority().unwrap_or_else(|| Authority::new(SCHEME))
     }
 
-    /// Whoever leads sees at once that its record was removed, unless it is frozen.
-    fn trusts_absence<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, bool> {
+    /// Whoever leads sees at once that its record was removed, unless it is frozen: then it still holds its lock.
+    fn led_without_record<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Option<Duration>> {
         let (election, nonce) = (claim.election.clone(), claim.nonce);
         Box::pin(async move {
-            let led = self.run(move |disk, _| liveness::somebody_else_may_lead(&disk.dir, &election, nonce));
-            led.await.is_ok_and(|led| !led)
+            let led = self.run(move |disk, _| {
+                let seen = liveness::somebody_else_may_lead(&disk.dir, &election, nonce)?;
+                Ok(seen.max(disk.vanished.may_lead(&disk.dir, &election, nonce)?))
+            });
+            led.await.unwrap_or(Some(Duration::ZERO))
         })
     }
 
@@ -347,7 +357,7 @@ impl RecordStore for FileStore {
 
     fn let_go(&self, claim: &Claim) -> BoxFuture<'static, ()> {
         let (disk, nonce) = (self.disk.clone(), claim.nonce);
-        let remove = move || drop(disk.held().remove(&nonce));
+        let remove = move || disk.held().remove(&nonce).iter().for_each(Held::gave_up);
         // A future may be dropped after its runtime.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => {
