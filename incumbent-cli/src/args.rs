@@ -85,8 +85,9 @@ pub(crate) struct TermArgs {
 /// that it started is killed before another can lead. When the command ends by itself, the election is released and
 /// its exit code passed on.
 ///
-/// The first SIGTERM or Ctrl-C sends SIGTERM to the command and lets it finish, a second one kills it at once. SIGHUP,
-/// SIGQUIT, SIGUSR1 and SIGUSR2 are passed on; what is ignored from the start, as under nohup, stays ignored.
+/// The first SIGTERM or Ctrl-C sends SIGTERM to the command and lets it finish, a second one kills it at once; two
+/// within 100 ms count as one, since some senders signal a process and then its whole group. SIGHUP, SIGQUIT, SIGUSR1 and
+/// SIGUSR2 are passed on; what is ignored from the start, as under nohup, stays ignored.
 #[derive(Debug, Args)]
 #[command(after_long_help = exit::RUN, override_usage = "incumbent run [OPTIONS] <ELECTION> -- <COMMAND>...")]
 pub(crate) struct RunArgs {

@@ -6,7 +6,7 @@ use incumbent::{Contender, Error, ErrorKind, FencingToken, Leader, Observation};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
-use crate::output::{Answer, answer, json_line, print_while_read, tell_error, warn};
+use crate::output::{Answer, ReaderGone, answer, json_line, print_while_read, tell_error, warn};
 use crate::store::Store;
 use crate::{clock, text};
 
@@ -31,8 +31,14 @@ async fn follow(args: &ObserveArgs) -> Answer {
     let mut observer = connection.election(args.election.as_str()).observer()?;
     let mut seen = false;
     let mut shown = None;
+    let mut reader_gone = ReaderGone::watch()?;
     loop {
-        match observer.next().await {
+        let next = tokio::select! {
+            next = observer.next() => next,
+            // As after `observe … | head -1`: the next event may be far.
+            () = reader_gone.wait() => return Ok(ExitCode::SUCCESS),
+        };
+        match next {
             Some(Ok(observation)) => {
                 seen = true;
                 if !show(args, &observation, &mut shown)? {

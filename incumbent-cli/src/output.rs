@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use incumbent::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 
 use crate::report::FORMAT;
@@ -81,6 +82,38 @@ pub(crate) fn print_while_read(text: &[u8]) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Error::new(ErrorKind::Internal, "stdout cannot be written").with_source(error)),
+    }
+}
+
+/// Knows when nobody reads stdout any more.
+pub(crate) struct ReaderGone(tokio::sync::oneshot::Receiver<()>);
+
+impl ReaderGone {
+    /// Watches from now on, on a thread of its own.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub(crate) fn watch() -> Result<ReaderGone> {
+        let (gone, is_gone) = tokio::sync::oneshot::channel();
+        let watch = move || {
+            let stdout = io::stdout();
+            // Asked for nothing, the end is told all the same; a file or a terminal that stays never answers.
+            let poll = || rustix::event::poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None);
+            while poll() == Err(rustix::io::Errno::INTR) {}
+            let _ = gone.send(());
+        };
+        let thread = std::thread::Builder::new().name("stdout".into()).spawn(watch);
+        thread.map_err(|error| {
+            Error::new(ErrorKind::Internal, "no thread can be started").with_source(error)
+        })?;
+        Ok(ReaderGone(is_gone))
+    }
+
+    /// Resolves then. Cancel-safe.
+    pub(crate) async fn wait(&mut self) {
+        if (&mut self.0).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -30,10 +30,9 @@ fn boot_clock() -> Check {
 }
 
 fn lease_folder() -> Check {
-    let folder =
-        incumbent::default_state_dir().map_err(|error| crate::text::error(&error)).and_then(|state| {
-            incumbent_guardian::lease_file::lease_dir(&state).map_err(|error| error.to_string())
-        });
+    let folder = incumbent::default_state_dir()
+        .map_err(|error| crate::text::error(&error))
+        .and_then(|state| incumbent_guardian::place::lease_dir(&state).map_err(|error| error.to_string()));
     match folder {
         Ok(folder) => Check::new("lease files", State::Ok, folder.display().to_string()),
         Err(error) => Check::new("lease files", State::Wrong, error),

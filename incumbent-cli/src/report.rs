@@ -32,6 +32,8 @@ pub(crate) enum Report<'a> {
     Killing { reason: &'static str },
     /// Processes of the command cannot be killed yet.
     NotEmpty { pids: &'a [i32] },
+    /// What an earlier run left on this machine cannot be killed yet: this candidate does not campaign until it is gone.
+    Blocked { pids: &'a [i32] },
     /// The command's own process ended.
     Exited { code: Option<i32>, signal: Option<i32> },
     /// The term is over, against its will.
@@ -88,6 +90,7 @@ pub(crate) fn kill_word(cause: KillCause) -> &'static str {
         KillCause::Requested => "requested",
         KillCause::GuardianLost => "guardian_lost",
         KillCause::GuardianSilent => "guardian_silent",
+        KillCause::LauncherSilent => "launcher_silent",
         KillCause::ParentLost => "parent_lost",
     }
 }
@@ -99,6 +102,12 @@ impl Report<'_> {
             ExitStatus::Signal(signal) => Report::Exited { code: None, signal: Some(signal) },
         }
     }
+}
+
+/// For people, as in `processes 3, 4`.
+fn processes(pids: &[i32]) -> String {
+    let numbers = pids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+    if pids.len() == 1 { format!("process {numbers}") } else { format!("processes {numbers}") }
 }
 
 /// Which reports are told.
@@ -208,10 +217,11 @@ impl Reporter {
                     "deadline" => format!("the term of {election} is over"),
                     "drain" => format!("{program} has not ended in time"),
                     "signal" => "told to stop again".to_owned(),
-                    "superseded" => format!("another leads {election}"),
+                    "superseded" => format!("{id} leads {election} no longer"),
                     "expired" => format!("the lease of {election} ran out"),
                     "guardian_lost" => format!("the guardian of {program} died"),
                     "guardian_silent" => format!("the guardian of {program} does not answer"),
+                    "launcher_silent" => format!("the process that should become {program} does not answer"),
                     _ => "told to".to_owned(),
                 };
                 (
@@ -220,6 +230,18 @@ impl Reporter {
                     "killing",
                     format!("{why}: {program} and all that it started is killed"),
                 )
+            }
+            Report::Blocked { pids } => {
+                let text = match pids {
+                    [] => {
+                        format!("what an earlier run of {election} left is only gone now; campaigning again")
+                    }
+                    pids => format!(
+                        "{} of an earlier run of {election} cannot be killed yet; {id} waits until that is gone",
+                        processes(pids)
+                    ),
+                };
+                (Quiet, Tone::Warning, "standby", text)
             }
             Report::NotEmpty { pids } => {
                 let pids = pids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");

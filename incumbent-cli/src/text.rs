@@ -73,13 +73,17 @@ pub(crate) fn for_how_long(leader: &Leader) -> String {
 /// What a transport says above the cause.
 const SAYING_NOTHING: [&str; 1] = ["transport error"];
 
-/// An error with all that caused it.
+/// What TLS says before a cause that the advice has named.
+const ABOVE_THE_CAUSE: &str = "invalid peer certificate: ";
+
+/// An error with all that caused it, each cause once.
 pub(crate) fn error(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        if !text.contains(&cause_text) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
+        let bare = cause_text.strip_prefix(ABOVE_THE_CAUSE).unwrap_or(&cause_text);
+        if !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();
@@ -130,6 +134,17 @@ pub(crate) fn signal(number: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_was_named_is_not_told_again() {
+        let told = |source: &'static str| {
+            let text = "its certificate is not accepted (UnknownIssuer); check ca=";
+            super::error(&Error::new(ErrorKind::Denied, text).with_source(source))
+        };
+        assert_eq!(told("invalid peer certificate: UnknownIssuer"), told("UnknownIssuer"));
+        assert!(told("invalid peer certificate: UnknownIssuer").ends_with("check ca="));
+        assert!(told("connection reset").ends_with("check ca=: connection reset"));
+    }
 
     #[test]
     fn kinds_are_words_for_programs() {

@@ -84,8 +84,7 @@ fn a_job_that_ends_because_of_an_outage_is_run_again() {
 fn a_full_disk_under_the_lease_file_is_a_clear_error() {
     testkit::require(testkit::Capability::MountNs);
     let world = World::new();
-    let process =
-        world.shell(&full("runtime/incumbent", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
+    let process = world.shell(&full("/run", "\"$INCUMBENT\" run billing --on=file:store -- echo started"));
     let (status, out, err) = ended(&process);
     assert_eq!((status, out.as_str()), (125, ""), "{err}");
     assert!(

@@ -5,9 +5,9 @@
 //! The deadline is written before its complement and read before it, so a reader that meets the writer half-way sees a
 //! mismatch and tries again.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,48 +15,11 @@ use incumbent_core::lease_file::{
     DEADLINE_OFFSET, LEN, LeaseWord, READ_ATTEMPTS, Unreadable, encode_deadline,
 };
 use incumbent_core::{BootInstant, ElectionName, FencingToken};
-use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::fs::{FlockOperation, flock};
 
-use crate::leftover;
+use crate::{leftover, place};
 
 const EXTENSION: &str = "lease";
-
-/// The folder for lease files: `$XDG_RUNTIME_DIR/incumbent`, else `/run/incumbent`, else a folder in `state_dir` whose
-/// name holds the boot id, since a deadline means nothing after a reboot. It is created if it is missing.
-///
-/// # Errors
-/// That of the last choice, if none of the three can be created and written to.
-pub fn lease_dir(state_dir: &Path) -> io::Result<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    for base in runtime.into_iter().chain([PathBuf::from("/run")]) {
-        // The base belongs to the system: only our own folder in it is ours to make.
-        if base.is_absolute()
-            && base.is_dir()
-            && let Ok(dir) = usable(base.join("incumbent"))
-        {
-            return Ok(dir);
-        }
-    }
-    usable(state_dir.join(format!("lease-{}", boot_id())))
-}
-
-fn usable(dir: PathBuf) -> io::Result<PathBuf> {
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    access(&dir, Access::WRITE_OK | Access::EXEC_OK)?;
-    Ok(dir)
-}
-
-#[cfg(target_os = "linux")]
-fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| "unknown-boot".into(), |id| id.trim().to_owned())
-}
-
-/// Without a boot id a leftover of another boot is still harmless: the sweep finds its lock free.
-#[cfg(not(target_os = "linux"))]
-fn boot_id() -> String {
-    "unknown-boot".into()
-}
 
 /// The election in the name of a lease file, or of a file of the same name with another extension.
 pub(crate) fn election_of(path: &Path) -> Option<&str> {
@@ -103,6 +66,8 @@ pub fn sweep(dir: &Path) -> io::Result<usize> {
 #[derive(Debug)]
 pub struct LeaseFileWriter {
     file: File,
+    /// What was made in its place when it had been removed: who opened the first one still reads that.
+    again: Option<File>,
     path: PathBuf,
     token: FencingToken,
     over: bool,
@@ -110,7 +75,7 @@ pub struct LeaseFileWriter {
 
 impl LeaseFileWriter {
     /// Makes the file of a new term in `dir` under a name that no other term has or had, readable by this user only, with
-    /// its space allocated, and sweeps what dead writers left there.
+    /// its space allocated.
     ///
     /// # Errors
     /// Any that creating, allocating or writing gives; with a full disk this call fails, and no later one.
@@ -121,7 +86,6 @@ impl LeaseFileWriter {
         deadline: BootInstant,
     ) -> io::Result<LeaseFileWriter> {
         static TERM: AtomicU64 = AtomicU64::new(0);
-        sweep(dir)?;
         loop {
             let name = format!(
                 "{election}.{token}.{}-{}-{}.{EXTENSION}",
@@ -130,19 +94,10 @@ impl LeaseFileWriter {
                 TERM.fetch_add(1, Ordering::Relaxed)
             );
             let path = dir.join(name);
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-            // A sweep of another process may meet the file before it is locked, and then it is gone.
-            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            if !locked || file.metadata()?.nlink() == 0 {
-                continue;
+            let word = LeaseWord::new(token, deadline);
+            if let Some(file) = create(&path, word)? {
+                return Ok(LeaseFileWriter { file, again: None, path, token, over: false });
             }
-            let filled = allocate(&file)
-                .and_then(|()| file.write_all_at(&LeaseWord::new(token, deadline).encode(), 0));
-            if let Err(error) = filled {
-                let _ = fs::remove_file(&path);
-                return Err(error);
-            }
-            return Ok(LeaseFileWriter { file, path, token, over: false });
         }
     }
 
@@ -165,7 +120,34 @@ impl LeaseFileWriter {
             return Ok(());
         }
         self.over = deadline == BootInstant::ZERO;
-        self.file.write_all_at(&encode_deadline(deadline), DEADLINE_OFFSET as u64)
+        let again = self.again.as_ref().map_or(Ok(()), |file| write_deadline(file, deadline));
+        write_deadline(&self.file, deadline).and(again)
+    }
+
+    /// Makes the file again with this deadline, if its path names it no longer. Returns whether that was so.
+    ///
+    /// # Errors
+    /// Any that looking, making a folder or the file give. Then whoever looks for the file takes the term for over.
+    pub fn restore(&mut self, deadline: BootInstant) -> io::Result<bool> {
+        let there = match fs::symlink_metadata(&self.path) {
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let ours = self.again.as_ref().unwrap_or(&self.file).metadata()?;
+        if self.over
+            || there.as_ref().is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        {
+            return Ok(false);
+        }
+        if there.is_some() {
+            fs::remove_file(&self.path)?;
+        }
+        // The folder may have been removed, too, and made by somebody else.
+        place::usable(self.path.parent().unwrap_or(&self.path))?;
+        let made = create(&self.path, LeaseWord::new(self.token, deadline))?;
+        self.again = Some(made.ok_or(io::ErrorKind::NotFound)?);
+        Ok(true)
     }
 
     /// Says that the term is over, for good.
@@ -183,6 +165,25 @@ impl Drop for LeaseFileWriter {
         let _ = self.end();
         let _ = fs::remove_file(&self.path);
     }
+}
+
+fn write_deadline(file: &File, deadline: BootInstant) -> io::Result<()> {
+    file.write_all_at(&encode_deadline(deadline), DEADLINE_OFFSET as u64)
+}
+
+/// Makes a lease file. `None` if a sweep of another process met it before it was locked, and it is gone.
+fn create(path: &Path, word: LeaseWord) -> io::Result<Option<File>> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if !locked || file.metadata()?.nlink() == 0 {
+        return Ok(None);
+    }
+    let filled = allocate(&file).and_then(|()| file.write_all_at(&word.encode(), 0));
+    if let Err(error) = filled {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(Some(file))
 }
 
 /// Makes sure that the file's space is there.
@@ -286,6 +287,49 @@ mod tests {
         }
     }
 
+    /// As by hand, or by what tidies up in `/tmp`.
+    #[test]
+    fn a_file_that_was_removed_or_replaced_is_made_again_and_followed_to_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = LeaseFileWriter::create(
+            &place::lease_dir_in(dir.path()).unwrap(),
+            &"billing".parse().unwrap(),
+            TOKEN,
+            SOON,
+        )
+        .unwrap();
+        let path = writer.path().to_owned();
+        let first = LeaseFileReader::open(&path).unwrap();
+        assert!(!writer.restore(SOON).unwrap(), "it is there");
+        let removals: [&dyn Fn(); 3] = [
+            &|| fs::remove_file(&path).unwrap(),
+            &|| fs::remove_dir_all(path.parent().unwrap()).unwrap(),
+            &|| {
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, "of somebody else").unwrap();
+            },
+        ];
+        for (round, remove) in removals.iter().enumerate() {
+            remove();
+            let later = BootInstant::from_nanos(2_000 + round as u64);
+            writer.set_deadline(later).unwrap();
+            assert!(writer.restore(later).unwrap());
+            let again = LeaseFileReader::open(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            for reader in [&first, &again] {
+                assert_eq!(reader.read(), Ok(LeaseWord::new(TOKEN, later)));
+            }
+            assert_eq!(sweep(path.parent().unwrap()).unwrap(), 0, "its writer lives");
+        }
+        let again = LeaseFileReader::open(&path).unwrap();
+        writer.end().unwrap();
+        for reader in [&first, &again] {
+            assert_eq!(reader.read().unwrap().deadline(), None);
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(!writer.restore(SOON).unwrap() && !path.exists(), "what is over needs no file");
+    }
+
     #[test]
     fn a_truncated_or_overgrown_file_is_invalid_and_no_fault() {
         let dir = tempfile::tempdir().unwrap();
@@ -346,13 +390,5 @@ mod tests {
         assert_eq!(sweep(dir.path()).unwrap(), 2, "a pipe keeps nobody waiting");
         assert!(alive.path().exists() && other.exists() && linked.exists());
         assert!(!dead.exists() && !pipe.exists());
-    }
-
-    #[test]
-    fn the_last_choice_of_a_folder_carries_the_boot_id() {
-        let dir = tempfile::tempdir().unwrap();
-        let chosen = usable(dir.path().join(format!("lease-{}", boot_id()))).unwrap();
-        assert_eq!(fs::metadata(&chosen).unwrap().mode() & 0o777, 0o700);
-        assert!(usable(PathBuf::from("/proc/incumbent")).is_err());
     }
 }

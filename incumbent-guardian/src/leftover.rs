@@ -3,7 +3,7 @@
 //! Where the guardian and the parent are killed at the same instant, nobody is left to kill the tree. Its cgroup still
 //! holds all of it, and the guardian's lock on that cgroup is free then. The lock decides, not a pid or a name, which
 //! may be used again or belong to another pid namespace. The next guardian finds the cgroup beside its own, or by a link that
-//! lies beside the lease file of the term, wherever on the machine that was.
+//! lies beside the lease file of the term, at one of the [places](crate::place) of the user.
 //!
 //! A guardian that still holds the lock after the end of its term is frozen: awake it would have killed. A guardian of the
 //! same election then kills in its place.
@@ -13,11 +13,12 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use incumbent_core::ElectionName;
 use incumbent_core::lease_file::Unreadable;
 
 use crate::cgroup::Cgroup;
-use crate::clock;
 use crate::lease_file::{self, LeaseFileReader, election_of};
+use crate::{clock, place};
 
 const EXTENSION: &str = "cgroup";
 
@@ -70,12 +71,26 @@ pub(crate) fn kill_in(base: &Path) {
     }
 }
 
-/// Kills what dead guardians left whose links lie beside `lease_file`, and what frozen ones of the same election did not kill at the
-/// end of their terms. Returns what has to be gone before the command of that term may start: what terms of the same
-/// election left.
-pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
-    let entries = lease_file.parent().and_then(|dir| fs::read_dir(dir).ok());
-    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+/// Kills what dead guardians left whose links lie beside `lease_file` or where other runs of this user have theirs, and what frozen
+/// ones of the same election did not kill at the end of their terms. Returns what has to be gone before the command of that term
+/// may start: what terms of the same election left.
+pub(crate) fn kill_for(lease_file: &Path) -> Vec<Leftover> {
+    let beside = lease_file.parent().map(Path::to_owned);
+    let elsewhere = place::known().filter(|place| Some(place) != beside.as_ref());
+    let dirs = beside.iter().cloned().chain(elsewhere);
+    election_of(lease_file)
+        .map_or_else(Vec::new, |election| dirs.flat_map(|dir| kill_linked_in(&dir, election)).collect())
+}
+
+/// Kills what earlier terms of an election left on this machine under this user, as a guardian does before its command starts.
+/// Returns the pids of what still lives, since it cannot be killed.
+pub fn kill_of(election: &ElectionName) -> Vec<i32> {
+    let left = place::known().flat_map(|dir| kill_linked_in(&dir, election.as_str())).collect::<Vec<_>>();
+    left.iter().filter(|leftover| !leftover.is_gone()).flat_map(Leftover::pids).collect()
+}
+
+fn kill_linked_in(dir: &Path, election: &str) -> Vec<Leftover> {
+    let paths = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let links = paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
     let mut left = Vec::new();
     for link in links {
@@ -84,7 +99,7 @@ pub(crate) fn kill_linked_beside(lease_file: &Path) -> Vec<Leftover> {
         if !cgroup.is_named_by_a_guardian() {
             continue;
         }
-        let of_our_election = election_of(&link) == election_of(lease_file);
+        let of_our_election = election_of(&link) == Some(election);
         let is_over = of_our_election && is_over(&link) && has_our_clock(&cgroup);
         match Leftover::kill(cgroup, Some(link.clone()), is_over) {
             Ok(leftover) if !leftover.is_gone() && of_our_election => {

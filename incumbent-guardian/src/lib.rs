@@ -27,6 +27,7 @@ pub mod lease_file;
 mod leftover;
 mod message;
 mod parent;
+pub mod place;
 mod process;
 mod pulse;
 mod signals;
@@ -39,6 +40,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use lease_file::{LeaseFileReader, LeaseFileWriter};
+pub use leftover::kill_of as kill_leftovers_of;
 pub use message::{ExitStatus, GuardianEvent, KillCause, StartFailure, StartFailureKind};
 pub use parent::{Guardian, StartSpec};
 pub use process::guardian_main;

@@ -17,9 +17,6 @@ pub(crate) enum ToGuardian {
         token: u64,
         kill_lead_ns: u64,
     },
-    Signal {
-        signal: i32,
-    },
     Kill,
     /// To be answered with [`FromGuardian::Pong`].
     Ping,
@@ -53,7 +50,7 @@ pub(crate) enum FromGuardian {
         cgroup: Option<PathBuf>,
     },
     Event(GuardianEvent),
-    /// It is not frozen, and has done what it was told before the question.
+    /// It is not frozen.
     Pong,
 }
 
@@ -95,13 +92,15 @@ pub struct StartFailure {
     pub message: String,
 }
 
-/// The shell's two answers to a command that does not start, and everything else.
+/// The shell's two answers to a command that does not start, and what else keeps it from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartFailureKind {
     /// There is no such command: exit code 127.
     NotFound,
     /// The file is there but cannot be executed: exit code 126.
     NotExecutable,
+    /// What an earlier term of the election left on this machine lives, and cannot be killed.
+    Leftovers,
     /// The working directory cannot be entered, or the system refused a process.
     Other,
 }
@@ -150,6 +149,8 @@ pub enum KillCause {
     GuardianLost,
     /// The guardian does not answer: it is frozen.
     GuardianSilent,
+    /// What should become the command does not: it is frozen.
+    LauncherSilent,
     /// The parent died, so nobody is left to hear of it.
     ParentLost,
 }

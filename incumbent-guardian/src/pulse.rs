@@ -1,7 +1,8 @@
 //! Whether the guardian is frozen: while a command runs it is asked every two seconds, and has to answer.
 //!
 //! Only such time counts in which this process itself ran. After a suspend, a pause of the container or an overload, in
-//! which both stood still, the guardian has its full time once more.
+//! which both stood still, the guardian has its full time once more, but not again and again: where this process is late each time,
+//! a guardian that could answer has done so before long.
 
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use incumbent_core::BootInstant;
 const EVERY: Duration = Duration::from_secs(2);
 /// How often an answer is looked for; how late a look may be.
 const LOOK: Duration = Duration::from_millis(500);
-/// After so many looks without an answer, in a row and each in time, it counts as frozen.
+/// After so many looks without an answer it counts as frozen: in a row and each in time, or each too late.
 const LOOKS: u32 = 6;
 
 #[derive(Debug)]
 pub(crate) struct Pulse {
     asked: bool,
     in_vain: u32,
+    late: u32,
     due: BootInstant,
 }
 
@@ -34,12 +36,12 @@ impl Pulse {
     /// The guardian was given an order, which it mostly answers by itself: it is asked soon, so that the question does not
     /// stand in the way of a hand-over.
     pub(crate) fn new(now: BootInstant) -> Pulse {
-        Pulse { asked: false, in_vain: 0, due: now + LOOK }
+        Pulse { asked: false, in_vain: 0, late: 0, due: now + LOOK }
     }
 
     /// The guardian has said something.
     pub(crate) fn heard(&mut self, now: BootInstant) {
-        *self = Pulse { asked: false, in_vain: 0, due: now + EVERY };
+        *self = Pulse { asked: false, in_vain: 0, late: 0, due: now + EVERY };
     }
 
     /// It was given another order. A question that is open stays as old as it is.
@@ -49,8 +51,8 @@ impl Pulse {
         }
     }
 
-    /// To be called at the latest after [`timeout`](Pulse::timeout). [`Beat::Silent`] comes again and again, each time after the full
-    /// time.
+    /// To be called at the latest after [`timeout`](Pulse::timeout), when all that the guardian has said was heard.
+    /// [`Beat::Silent`] comes again and again, each time after the full time.
     pub(crate) fn beat(&mut self, now: BootInstant) -> Beat {
         if now < self.due {
             return Beat::Wait;
@@ -60,11 +62,15 @@ impl Pulse {
         if !std::mem::replace(&mut self.asked, true) {
             return Beat::Ask;
         }
-        self.in_vain = if in_time { self.in_vain + 1 } else { 0 };
-        if self.in_vain < LOOKS {
+        if in_time {
+            self.in_vain += 1;
+        } else {
+            (self.in_vain, self.late) = (0, self.late + 1);
+        }
+        if self.in_vain < LOOKS && self.late < LOOKS {
             return Beat::Wait;
         }
-        self.in_vain = 0;
+        (self.in_vain, self.late) = (0, 0);
         Beat::Silent
     }
 
@@ -81,7 +87,7 @@ mod tests {
 
     /// One that asks at the start.
     fn asked() -> Pulse {
-        let mut pulse = Pulse { asked: false, in_vain: 0, due: START };
+        let mut pulse = Pulse { asked: false, in_vain: 0, late: 0, due: START };
         assert_eq!(pulse.beat(START), Beat::Ask);
         pulse
     }
@@ -119,10 +125,41 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_too_late_finds_nobody_silent() {
+    fn who_always_looks_too_late_finds_it_silent_after_more_looks_and_a_little_late_is_in_time() {
+        let mut pulse = asked();
+        assert_eq!(silent_after(&mut pulse, START, LOOK), Some(LOOK * 2 * LOOKS));
+        let mut pulse = asked();
+        assert_eq!(silent_after(&mut pulse, START, LOOK / 2), Some(LOOK * LOOKS * 3 / 2));
+    }
+
+    /// Stopped for a moment again and again, as by a debugger or a cgroup that is frozen and thawed: the late looks between others.
+    #[test]
+    fn who_is_late_now_and_then_finds_it_silent_too() {
+        let mut pulse = asked();
+        let mut now = START;
+        for look in 0.. {
+            assert!(look < LOOKS * LOOKS, "a frozen guardian is never noticed");
+            let late = if look % 5 == 4 { LOOK } else { Duration::ZERO };
+            now = now + pulse.timeout(now) + late;
+            if pulse.beat(now) == Beat::Silent {
+                return;
+            }
+        }
+    }
+
+    /// It has answered while this process was stopped, which hears that first.
+    #[test]
+    fn who_answers_is_not_silent_however_late_it_is_looked_for() {
         let mut pulse = Pulse::new(START);
-        assert_eq!(silent_after(&mut pulse, START, LOOK), None);
-        assert!(silent_after(&mut pulse, START, LOOK / 2).is_some(), "a little late is in time");
+        let mut now = START;
+        for _ in 0..100 {
+            now = now + pulse.timeout(now) + LOOK * 3;
+            match pulse.beat(now) {
+                Beat::Ask => {}
+                Beat::Wait => pulse.heard(now),
+                Beat::Silent => panic!("it answers each time"),
+            }
+        }
     }
 
     #[test]

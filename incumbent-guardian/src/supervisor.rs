@@ -33,6 +33,13 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
+/// The process that becomes the command, and when it started.
+#[derive(Clone, Copy)]
+struct Main {
+    pid: i32,
+    start: StartTime,
+}
+
 /// The thread's state.
 pub(crate) struct Supervisor {
     channel: Channel,
@@ -45,7 +52,9 @@ pub(crate) struct Supervisor {
     /// None before the start and once it has killed.
     watch: Option<DeadlineWatch>,
     lease_file: Option<PathBuf>,
-    main: Option<i32>,
+    main: Option<Main>,
+    /// Signals that arrived before the command runs.
+    early_signals: Vec<i32>,
     start_sent: bool,
     /// The command runs, as far as is known.
     started: bool,
@@ -77,6 +86,7 @@ impl Supervisor {
             watch: None,
             lease_file: None,
             main: None,
+            early_signals: Vec::new(),
             start_sent: false,
             started: false,
             cgroup: None,
@@ -134,7 +144,8 @@ impl Supervisor {
             match order {
                 Order::Start(spec) => self.start(spec),
                 Order::Signal(signal) => {
-                    self.tell(&ToGuardian::Signal { signal }, Vec::new());
+                    self.signal(signal);
+                    // What comes of it is the guardian's to tell.
                     self.pulse.iter_mut().for_each(|pulse| pulse.hurry(clock::now()));
                 }
                 Order::Kill => self.order_kill(KillCause::Requested),
@@ -163,6 +174,14 @@ impl Supervisor {
         };
         self.pulse = Some(Pulse::new(clock::now()));
         self.tell(&message, fds);
+    }
+
+    /// Passes a signal on to the command's group. Not through the guardian, which may be frozen.
+    fn signal(&mut self, signal: i32) {
+        match self.main {
+            Some(main) if self.started => tree::signal_group(main.pid, main.start, signal),
+            _ => self.early_signals.push(signal),
+        }
     }
 
     /// Whether the guardian does not answer, though it had the time to. Asks it if it is time to.
@@ -204,7 +223,8 @@ impl Supervisor {
                 Ok(Some(FromGuardian::Event(event))) => event,
                 Ok(Some(FromGuardian::Pong)) => continue,
                 Ok(Some(FromGuardian::Ready { pid, cgroup })) => {
-                    self.main = Some(pid);
+                    let start = u32::try_from(pid).map_or(0, tree::start_time);
+                    self.main = Some(Main { pid, start });
                     self.cgroup = cgroup.map(Cgroup::existing);
                     continue;
                 }
@@ -216,7 +236,12 @@ impl Supervisor {
                 }
             };
             match event {
-                GuardianEvent::Started { .. } => self.started = true,
+                GuardianEvent::Started { .. } => {
+                    self.started = true;
+                    std::mem::take(&mut self.early_signals)
+                        .into_iter()
+                        .for_each(|signal| self.signal(signal));
+                }
                 GuardianEvent::StartFailed(_) => {}
                 GuardianEvent::Killing { .. } => {
                     self.cause_told = true;
@@ -295,7 +320,7 @@ impl Supervisor {
     fn has_ended_by_itself(&mut self) -> bool {
         self.started
             && self.cause == KillCause::GuardianSilent
-            && self.main.is_some_and(tree::is_zombie)
+            && self.main.is_some_and(|main| tree::is_zombie(main.pid))
             // In this order: with its guardian the command dies, too.
             && matches!(self.child.try_wait(), Ok(None))
     }
@@ -322,7 +347,7 @@ impl Supervisor {
             let signal = status.terminating_signal().map(ExitStatus::Signal);
             if let Some(status) = signal.or(status.exit_status().map(ExitStatus::Code))
                 && self.started
-                && Some(pid) == self.main
+                && self.main.is_some_and(|main| main.pid == pid)
             {
                 self.started = false;
                 (self.on_event)(GuardianEvent::Exited(status));
@@ -337,9 +362,9 @@ impl Supervisor {
     /// Where orphans do not come to us, the group is what can be killed.
     #[cfg(not(target_os = "linux"))]
     fn kill_group(&self) -> Option<i32> {
-        let main = self.main?;
-        let killed = rustix::process::kill_process_group(Pid::from_raw(main)?, Signal::KILL);
-        killed.is_ok().then_some(main)
+        let pid = self.main?.pid;
+        let killed = rustix::process::kill_process_group(Pid::from_raw(pid)?, Signal::KILL);
+        killed.is_ok().then_some(pid)
     }
 
     /// Reaps the guardian, which ends once it has cleaned up behind itself. One that does not is frozen.

@@ -91,6 +91,14 @@ pub(crate) fn start_time(pid: u32) -> StartTime {
     Process::read(pid as i32).map_or(0, |process| process.start)
 }
 
+/// Passes a signal on to the group that `main` leads, if that still is the process that started at `start`: dead or alive, it is not
+/// reaped then, and the number nobody else's.
+pub(crate) fn signal_group(main: i32, start: StartTime, signal: i32) {
+    if Process::read(main).is_some_and(|now| now.start == start) {
+        crate::signals::pass_on(main, signal);
+    }
+}
+
 /// Whether a process runs or waits for a processor, so that it is not frozen.
 pub(crate) fn is_runnable(pid: u32) -> bool {
     Process::read(pid as i32).is_some_and(|process| process.runnable)

@@ -10,6 +10,11 @@ pub(crate) fn start_time(_pid: u32) -> StartTime {
     0
 }
 
+/// Only while the command runs, as far as is known: then the number is nobody else's.
+pub(crate) fn signal_group(main: i32, _start: StartTime, signal: i32) {
+    crate::signals::pass_on(main, signal);
+}
+
 /// Not known here: the time that a guardian has to answer has to do.
 pub(crate) fn is_runnable(_pid: u32) -> bool {
     false

@@ -35,7 +35,6 @@ mod faults {
     use std::fs::{self, File, Permissions};
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::{Path, PathBuf};
     use std::process::Command;
     use std::time::Duration;
 
@@ -43,7 +42,7 @@ mod faults {
     use incumbent_guardian::{GuardianEvent, KillCause, LeaseFileWriter, StartFailureKind, clock};
     use libtest_mimic::Trial;
     use rustix::process::Signal;
-    use testkit::{Capability, Cgroup, require};
+    use testkit::{Capability, Cgroup, Freezer, Mount, require};
 
     use crate::harness::{LONG, Parent, User, is_alive, scratch, send, sh, stat, until, until_ticking};
     use crate::parent::Plan;
@@ -94,8 +93,8 @@ mod faults {
         let mut tree = Tree::new(LONG, 0);
         let mut parent = tree.start(User::Nobody);
         let pids = tree.lasting_pids();
-        pids.iter().for_each(|pid| freezer.add(*pid));
-        freezer.set("FROZEN");
+        pids.iter().for_each(|pid| freezer.add(*pid as u32));
+        freezer.freeze();
         parent.order("kill");
         let reported = not_empty(&mut parent);
         assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
@@ -106,7 +105,7 @@ mod faults {
         let reported = not_empty(&mut parent);
         assert!(pids.iter().all(|pid| reported.contains(pid)), "{reported:?} lacks some of {pids:?}");
 
-        freezer.set("THAWED");
+        freezer.thaw();
         parent.rest();
         tree.assert_dead();
     }
@@ -120,8 +119,8 @@ mod faults {
         tree.plan.cgroup = Some(apart.path().into());
         let mut parent = tree.start(User::Own);
         let pids = tree.lasting_pids();
-        pids.iter().for_each(|pid| freezer.add(*pid));
-        freezer.set("FROZEN");
+        pids.iter().for_each(|pid| freezer.add(*pid as u32));
+        freezer.freeze();
         kill_both(&mut parent);
 
         let run = |election: &str| {
@@ -135,14 +134,14 @@ mod faults {
         let [GuardianEvent::StartFailed(failure), GuardianEvent::Empty] = &events[..] else {
             panic!("{events:?}");
         };
-        assert_eq!(failure.kind, StartFailureKind::Other);
+        assert_eq!(failure.kind, StartFailureKind::Leftovers);
         for pid in pids {
             assert!(failure.message.contains(&pid.to_string()), "{failure} lacks {pid}");
         }
         assert!(output.is_empty(), "{output:?}");
         assert_eq!(run("another").1, ["ran"]);
 
-        freezer.set("THAWED");
+        freezer.thaw();
         assert_eq!(run("billing").1, ["ran"]);
         tree.assert_dead();
     }
@@ -154,13 +153,13 @@ mod faults {
         for user in [User::Own, User::Nobody] {
             let mut tree = Tree::new(LONG, 0);
             let mut parent = tree.start(user);
-            freezer.add(parent.guardian);
-            freezer.set("FROZEN");
+            freezer.add(parent.guardian as u32);
+            freezer.freeze();
             assert_eq!(parent.event().0, GuardianEvent::Killing { cause: KillCause::GuardianSilent });
             // What lives is told of twice in a second.
             assert!((0..60).any(|_| parent.event().0 == GuardianEvent::Empty), "waited for who cannot die");
             tree.assert_dead();
-            freezer.set("THAWED");
+            freezer.thaw();
             until("the guardian is dead", || !is_alive(parent.guardian));
         }
     }
@@ -228,64 +227,5 @@ mod faults {
         // A term that has its file already can still renew and end.
         before.set_deadline(clock::now() + Duration::from_secs(1)).unwrap();
         before.end().unwrap();
-    }
-
-    /// A cgroup (v1) whose frozen processes sleep uninterruptibly: SIGKILL does not reach them.
-    struct Freezer {
-        path: PathBuf,
-        _mount: Mount,
-    }
-
-    impl Freezer {
-        fn new() -> Freezer {
-            let mount = Mount::new("cgroup", "freezer");
-            let path = mount.path().join(format!("incumbent-test-{}", clock::now().as_nanos()));
-            fs::create_dir(&path).unwrap();
-            Freezer { path, _mount: mount }
-        }
-
-        fn add(&self, pid: i32) {
-            fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
-        }
-
-        fn set(&self, state: &str) {
-            let file = self.path.join("freezer.state");
-            fs::write(&file, state).unwrap();
-            until(state, || fs::read_to_string(&file).unwrap().trim() == state);
-        }
-    }
-
-    impl Drop for Freezer {
-        fn drop(&mut self) {
-            let _ = fs::write(self.path.join("freezer.state"), "THAWED");
-            for _ in 0..100 {
-                if fs::remove_dir(&self.path).is_ok() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-    }
-
-    struct Mount(tempfile::TempDir);
-
-    impl Mount {
-        fn new(kind: &str, options: &str) -> Mount {
-            let dir = scratch();
-            let mut mount = Command::new("mount");
-            mount.args(["-t", kind, "-o", options, "incumbent-test"]).arg(dir.path());
-            assert!(mount.status().unwrap().success(), "root cannot mount {kind} ({options}) here");
-            Mount(dir)
-        }
-
-        fn path(&self) -> &Path {
-            self.0.path()
-        }
-    }
-
-    impl Drop for Mount {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
-        }
     }
 }

@@ -114,6 +114,11 @@ impl Job {
         self.lease.set_deadline(deadline)
     }
 
+    /// Writes the lease file anew if it was removed by hand. Returns whether that was so.
+    pub(crate) fn restore_lease_file(&mut self) -> io::Result<bool> {
+        self.lease.restore(self.known)
+    }
+
     /// Asks the command to end, at the latest by `kill_at`.
     pub(crate) fn ask_to_end(&mut self, kill_at: Option<BootInstant>) {
         self.fate.tell();

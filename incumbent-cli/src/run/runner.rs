@@ -9,6 +9,7 @@ use std::time::Duration;
 use incumbent::{
     BootInstant, Campaign, Candidate, CandidateId, ElectionName, Error, ErrorKind, Result, StopReason, Timing,
 };
+use incumbent_guardian::{lease_file, place};
 use tokio::sync::mpsc;
 
 use crate::exit;
@@ -25,6 +26,8 @@ mod campaign;
 mod guardian;
 mod wishes;
 
+/// How often it is looked whether what an earlier run left is gone.
+const BLOCKED_LOOK: Duration = Duration::from_millis(500);
 /// How long the end of this process waits for the store to take the term back.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -76,6 +79,7 @@ pub(crate) async fn run(plan: Plan, signals: Caught, reporter: Reporter) -> Resu
         leaving: None,
         restarting: false,
         pause_until: None,
+        blocked: false,
         exit_at: None,
         give_up_at: None,
         has_led: false,
@@ -138,6 +142,8 @@ struct Runner {
     restarting: bool,
     /// Between one run of the command and the next.
     pause_until: Option<BootInstant>,
+    /// What an earlier run left on this machine cannot be killed: until it is gone, this one does not campaign.
+    blocked: bool,
     /// When this process ends without having released.
     exit_at: Option<BootInstant>,
     /// When standing by has lasted long enough.
@@ -158,10 +164,16 @@ impl Runner {
 
     /// For the next term.
     fn get_ready(&mut self) {
-        self.give_up_at = match self.plan.waiting {
-            Waiting::AtMost(limit) => Some(incumbent::clock::now() + limit),
-            Waiting::ForEver | Waiting::Not => None,
-        };
+        if let Waiting::AtMost(limit) = self.plan.waiting {
+            self.give_up_at.get_or_insert(incumbent::clock::now() + limit);
+        }
+        // Now, when nobody waits for it.
+        if let Ok(folder) = incumbent::default_state_dir()
+            .map_err(drop)
+            .and_then(|state| place::lease_dir(&state).map_err(drop))
+        {
+            let _ = lease_file::sweep(&folder);
+        }
         if self.spare.is_none()
             && let Err(error) = self.prepare_guardian()
         {

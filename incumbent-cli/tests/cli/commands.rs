@@ -54,6 +54,25 @@ fn looking_makes_no_directory() {
     observer.signal(Signal::KILL);
 }
 
+/// As `observe … | head -1`: it ended with the next event, which may be far.
+#[test]
+fn observe_ends_when_nobody_reads_it_any_more() {
+    let world = World::new();
+    for options in ["", " --json"] {
+        let script = format!(
+            "{{ \"$INCUMBENT\" observe billing --on=file:store{options}; echo \"ended $?\" >&2; }} | head -c1 >/dev/null"
+        );
+        let process = world.shell(&script);
+        process.wait_line(|line| line == "ended 0", SOON);
+    }
+    // A file is read later.
+    let observer = world.shell("exec \"$INCUMBENT\" observe billing --on=file:store > seen");
+    assert!(testkit::wait_until(SOON, || !world.read("seen").is_empty()));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(observer.try_wait(), None);
+    observer.signal(Signal::KILL);
+}
+
 /// It does not end, so its message is no error.
 #[test]
 fn observe_says_that_it_tries_again() {

@@ -4,24 +4,21 @@ use std::time::Duration;
 
 use testkit::{Cgroup, Proc, Signal, now};
 
-use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in, send};
+use crate::frozen::wait_until_started;
+use crate::harness::{SOON, World, children_of, code, ended, guardian, lives, pid_in, send};
 use crate::standby::token;
+
+/// In a script: no other run of this user finds what this one leaves, not that of another test either.
+const UNLINK: &str = "rm -f \"${INCUMBENT_LEASE_FILE%.lease}.cgroup\"; ";
 
 /// Says so if another runs beside it, and notes with each step that it still runs.
 const JOB: &str = "exec 9>>only; flock -n 9 || { echo OVERLAP; exit 99; }; echo $$ > \"pid-$INCUMBENT_ID\"; \
                    echo \"leading $INCUMBENT_TOKEN\"; cp \"$INCUMBENT_LEASE_FILE\" \"lease-$INCUMBENT_ID\"; \
+                   echo \"$INCUMBENT_LEASE_FILE\" > \"lease-path-$INCUMBENT_ID\"; \
                    while :; do echo x >> \"steps-$INCUMBENT_ID\"; sleep 0.02; done";
 
 pub(crate) fn candidate(world: &World, id: &str, ttl: &str) -> Proc {
     world.run(&["--on=file:store", &format!("--id={id}"), &format!("--ttl={ttl}")], JOB)
-}
-
-/// The guardian of a parent: its child.
-#[track_caller]
-pub(crate) fn guardian(parent: &Proc) -> u32 {
-    let children = children_of(parent.pid());
-    assert_eq!(children.len(), 1, "{children:?}");
-    children[0]
 }
 
 /// A process that is frozen while it writes the record holds the election's lock until it wakes, as the backend says.
@@ -76,7 +73,8 @@ fn the_job_dies_with_a_killed_parent() {
     let (job, guardian) = (pid_in(&world.path("pid-a")), guardian(&a));
     a.signal(Signal::KILL);
     assert!(testkit::wait_until(SOON, || !lives(job) && !lives(guardian)));
-    assert!(testkit::wait_until(SOON, || world.lease_files().is_empty()), "{:?}", world.lease_files());
+    let lease_file = world.read("lease-path-a").trim().to_owned();
+    assert!(testkit::wait_until(SOON, || !std::path::Path::new(&lease_file).exists()), "{lease_file}");
 }
 
 /// The parent kills the tree before anything else, then gives up the term: others may do better.
@@ -116,9 +114,11 @@ fn a_guardian_that_dies_beforehand_is_replaced() {
 #[test]
 fn a_frozen_guardian_does_not_let_the_job_outlive_its_drain() {
     let world = World::new();
-    let a = candidate(&world, "a", "1h");
-    token(&a);
-    let (job, guardian) = (pid_in(&world.path("pid-a")), guardian(&a));
+    let script =
+        "trap '' TERM; echo $$ > pid; echo \"leading $INCUMBENT_TOKEN\"; while :; do sleep 0.05; done";
+    let a = world.run(&["--on=file:store", "--ttl=1h", "-v"], script);
+    wait_until_started(&a);
+    let (job, guardian) = (pid_in(&world.path("pid")), guardian(&a));
     send(guardian, Signal::STOP);
     a.signal(Signal::TERM);
     a.wait_line(|line| line.starts_with("stopping:"), SOON);
@@ -137,6 +137,7 @@ fn a_tree_that_outlives_both_its_keepers_keeps_the_lock() {
     let world = World::new();
     let script = "setsid sh -c 'echo $$ > orphan; exec sleep 600' & until [ -s orphan ]; do sleep 0.01; done; \
                   echo $$ > main; echo \"leading $INCUMBENT_TOKEN\"; exec sleep 600";
+    let script = &(UNLINK.to_owned() + script);
     // Apart, since the guardian of any other run beside it would kill what is left.
     let apart = Cgroup::new();
     let a = world.run_in(apart.as_ref(), &["--on=file:store", "--id=a", "--ttl=1h"], script);
@@ -179,10 +180,10 @@ fn what_both_killed_keepers_left_is_dead_before_the_successor_starts() {
     let guardian = guardian(&a);
     send(guardian, Signal::STOP);
     freeze_outside_of_a_commit(&a, &world);
+    assert!(lives(main) && lives(orphan), "then this test shows nothing");
     send(guardian, Signal::KILL);
     a.signal(Signal::KILL);
     assert!(testkit::wait_until(SOON, || !lives(main)));
-    assert!(lives(orphan), "then this test shows nothing");
     if apart.iter().all(Option::is_some) {
         let begun = b.wait_line(|line| line.starts_with("leading ") || line == "OVERLAP", SOON).text;
         assert!(!lives(orphan));
@@ -199,6 +200,7 @@ fn a_job_whose_keepers_are_frozen_sees_the_end_of_its_term_itself() {
     let world = World::new();
     let script = "echo \"leading $INCUMBENT_TOKEN\"; setsid sh -c 'echo $$ > orphan; exec sleep 600' & \
                   while \"$INCUMBENT\" check; do sleep 0.05; done; echo stopped; sleep 600";
+    let script = &(UNLINK.to_owned() + script);
     let run = |id: &str| world.run(&["--on=file:store", &format!("--id={id}"), "--ttl=5s"], script);
     let a = run("a");
     let first = token(&a);

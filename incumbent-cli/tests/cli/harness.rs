@@ -79,12 +79,6 @@ impl World {
         ended(&Proc::spawn(self.incumbent(arguments)))
     }
 
-    /// Lease files that are there now.
-    pub(crate) fn lease_files(&self) -> Vec<PathBuf> {
-        let Ok(entries) = std::fs::read_dir(self.path("runtime/incumbent")) else { return Vec::new() };
-        entries.map(|entry| entry.expect("an entry").path()).collect()
-    }
-
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -146,6 +140,14 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
         .flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>())
         .filter(|pid| lives(*pid))
         .collect()
+}
+
+/// The guardian of a parent: its child.
+#[track_caller]
+pub(crate) fn guardian(parent: &Proc) -> u32 {
+    let children = children_of(parent.pid());
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
 }
 
 /// Sends a signal to a process that is not this one's child.

@@ -62,6 +62,17 @@ fn check_says_no_to_every_file_that_proves_nothing() {
     }
 }
 
+/// By hand, or by what tidies up. It said no for the rest of the term.
+#[test]
+fn a_lease_file_that_was_removed_is_written_anew_with_the_next_renewal() {
+    let world = World::new();
+    let script = "rm \"$INCUMBENT_LEASE_FILE\"; \"$INCUMBENT\" check && exit 1; \
+                  until \"$INCUMBENT\" check; do sleep 0.05; done 2>/dev/null; exit 6";
+    let (code, _, err) = ended(&world.run(&["--on=file:store", "--ttl=3s"], script));
+    assert_eq!(code, 6, "{err}");
+    assert_eq!(err.matches("was removed or replaced; it is written anew").count(), 1, "{err}");
+}
+
 #[test]
 fn check_outside_of_a_job_is_an_error() {
     let (code, _, err) = World::new().output(&["check"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::{Proc, Signal, now};
 
-use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in};
+use crate::harness::{SOON, World, children_of, code, ended, lives, pid_in, state_of};
 
 /// Long enough apart to be two.
 const APART: Duration = Duration::from_millis(300);
@@ -113,6 +113,8 @@ fn a_frozen_command_is_woken_to_hear_that_it_is_to_end() {
     let process = world
         .run(&["--on=file:store"], "trap 'exit 7' TERM; echo $$ > pid; echo ready; kill -STOP $$; sleep 600");
     wait_for_job(&process);
+    let job = pid_in(&world.path("pid"));
+    assert!(testkit::wait_until(SOON, || state_of(job) == Some('T')));
     process.signal(Signal::TERM);
     assert_eq!(code(&process), 7);
 }

@@ -23,7 +23,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test!(a_frozen_guardian_is_noticed_while_the_command_runs),
         test!(a_guardian_in_a_frozen_cgroup_is_noticed),
         test!(a_frozen_guardian_does_not_hide_the_end_of_the_command),
-        test!(a_signal_that_a_frozen_guardian_does_not_pass_on_ends_in_a_kill),
+        test!(a_signal_reaches_the_command_of_a_frozen_guardian),
+        test!(a_launcher_that_was_stopped_is_woken_to_become_the_command),
+        test!(a_launcher_that_does_not_wake_is_given_up),
         test!(a_guardian_that_is_frozen_before_the_start_starts_nothing),
         test!(parent_and_guardian_frozen_together_go_on_when_they_wake),
         test!(a_guardian_that_is_frozen_for_a_moment_goes_on),
@@ -79,13 +81,51 @@ fn a_frozen_guardian_does_not_hide_the_end_of_the_command() {
     }
 }
 
-fn a_signal_that_a_frozen_guardian_does_not_pass_on_ends_in_a_kill() {
+fn a_signal_reaches_the_command_of_a_frozen_guardian() {
     let mut tree = Tree::new(LONG, 0);
     let mut parent = tree.start(User::Own);
     freeze(parent.guardian);
     parent.order(&format!("signal {}", Signal::TERM.as_raw()));
-    assert_eq!(parent.rest(), [SILENT, KILLED, GuardianEvent::Empty]);
+    let told = GuardianEvent::Exited(ExitStatus::Signal(Signal::TERM.as_raw()));
+    assert_eq!(parent.rest(), [told, SILENT, GuardianEvent::Empty]);
     tree.assert_dead();
+}
+
+fn a_launcher_that_was_stopped_is_woken_to_become_the_command() {
+    for user in users() {
+        let mut tree = Tree::new(LONG, 0);
+        let mut parent = Parent::spawn_as(user, Plan { standby: true, ..std::mem::take(&mut tree.plan) });
+        freeze(launcher(&parent));
+        parent.order("start");
+        parent.started();
+        tree.files.iter().for_each(|file| until_ticking(file));
+        parent.order("kill");
+        parent.rest();
+        tree.assert_dead();
+    }
+}
+
+/// In a cgroup that somebody else has frozen: it is not started, and the next guardian may do better.
+fn a_launcher_that_does_not_wake_is_given_up() {
+    let Some(freezer) = Cgroup::new() else { return };
+    let mut tree = Tree::new(LONG, 0);
+    let mut parent = Parent::spawn(Plan { standby: true, ..std::mem::take(&mut tree.plan) });
+    fs::write(freezer.path().join("cgroup.procs"), launcher(&parent).to_string()).unwrap();
+    fs::write(freezer.path().join("cgroup.freeze"), "1").unwrap();
+    parent.order("start");
+    assert_eq!(parent.rest(), [killing(KillCause::LauncherSilent), GuardianEvent::Empty]);
+    assert_eq!(tree.total(), 0);
+}
+
+/// The child of a guardian that waits.
+fn launcher(parent: &Parent) -> i32 {
+    let children = format!("/proc/{0}/task/{0}/children", parent.guardian);
+    let mut launcher = None;
+    until("there is a launcher", || fs::read_to_string(&children).is_ok_and(|pids| !pids.trim().is_empty()));
+    for pid in fs::read_to_string(&children).unwrap().split_whitespace() {
+        assert!(launcher.replace(pid.parse().unwrap()).is_none(), "there are two");
+    }
+    launcher.unwrap()
 }
 
 fn a_guardian_that_is_frozen_before_the_start_starts_nothing() {

@@ -1,14 +1,14 @@
 //! What the campaign says.
 
 use incumbent::{BootInstant, CampaignEvent, CandidateId, Error, Leadership, LossReason, Result, StopReason};
-use incumbent_guardian::{LeaseFileWriter, lease_file};
+use incumbent_guardian::{LeaseFileWriter, kill_leftovers_of, place};
 
 use crate::report::{Report, loss_word, ms, stop_word};
 use crate::run::job::{Job, Spec};
 use crate::run::trouble::is_fatal;
 use crate::{exit, text};
 
-use super::{Lease, Runner, Waiting, died, jitter};
+use super::{BLOCKED_LOOK, Lease, Runner, Waiting, died, jitter};
 
 impl Runner {
     pub(super) fn campaign_said(&mut self, event: Option<CampaignEvent>) -> Result<Option<u8>> {
@@ -78,7 +78,7 @@ impl Runner {
 
     fn lease_file(&self, leadership: &Leadership, deadline: BootInstant) -> Result<LeaseFileWriter, String> {
         let state = incumbent::default_state_dir().map_err(|error| text::error(&error))?;
-        let folder = lease_file::lease_dir(&state).map_err(|error| {
+        let folder = place::lease_dir(&state).map_err(|error| {
             format!("there is no folder for the lease file, {} at the latest: {error}", state.display())
         })?;
         let token = leadership.token().unwrap_or(incumbent::FencingToken(0));
@@ -96,6 +96,17 @@ impl Runner {
             self.reporter.error(&format!(
                 "the renewed deadline cannot be written to the lease file: {error}; the command is killed at the old one"
             ));
+        }
+        match job.restore_lease_file() {
+            Ok(false) => {}
+            Ok(true) => self.reporter.warn(&format!(
+                "the lease file {} was removed or replaced; it is written anew, until then incumbent check said no",
+                job.lease_file()
+            )),
+            Err(error) => self.reporter.warn(&format!(
+                "the lease file {} was removed or replaced, and cannot be written anew: {error}; incumbent check says no in this term",
+                job.lease_file()
+            )),
         }
         let valid_ms = ms(deadline.since(incumbent::clock::now()));
         self.reporter.tell(&Report::Extended { valid_ms });
@@ -174,6 +185,19 @@ impl Runner {
         });
     }
 
+    /// The term was given back, since what an earlier run left still runs: from now on it is only waited for.
+    fn tell_blocked(&mut self) -> Option<u8> {
+        let pids = kill_leftovers_of(&self.plan.election);
+        self.reporter.tell(&Report::Blocked { pids: &pids });
+        match self.plan.waiting {
+            Waiting::Not => return Some(self.end(exit::ANOTHER_LEADS)),
+            Waiting::AtMost(limit) => self.give_up_at = Some(incumbent::clock::now() + limit),
+            Waiting::ForEver => {}
+        }
+        self.pause_until = Some(incumbent::clock::now() + BLOCKED_LOOK);
+        None
+    }
+
     /// Until when a call that failed is tried again, if there is an end to it. On the way out only a lease that is owed is worth it.
     fn tries_until(&self) -> Option<BootInstant> {
         self.leaving?;
@@ -191,6 +215,9 @@ impl Runner {
         }
         if !std::mem::take(&mut self.restarting) {
             return Err(died());
+        }
+        if self.blocked {
+            return Ok(self.tell_blocked());
         }
         let pause = self.backoff.pause(self.last_run, jitter());
         let released = self.lease == Lease::Released;

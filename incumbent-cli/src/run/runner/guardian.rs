@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use incumbent::StopReason;
-use incumbent_guardian::{GuardianEvent, StartFailureKind};
+use incumbent_guardian::{GuardianEvent, StartFailure, StartFailureKind};
 
 use crate::exit;
 use crate::report::{Report, kill_word};
@@ -67,11 +67,18 @@ impl Runner {
         self.last_run = incumbent::clock::now().since(job.started_at);
         let fate = &job.fate;
         let code = fate.exited.map(|status| u8::try_from(status.shell_code()).unwrap_or(exit::FAILED));
-        if let Some(failure) = &fate.failure {
+        if let Some(StartFailure { kind: StartFailureKind::Leftovers, .. }) = &fate.failure
+            && self.leaving.is_none()
+        {
+            // Others may be on a machine where nothing is left.
+            self.blocked = true;
+            self.restarting = true;
+            self.campaign.stop(StopReason::Shutdown);
+        } else if let Some(failure) = &fate.failure {
             let code = match failure.kind {
                 StartFailureKind::NotFound => exit::NOT_FOUND,
                 StartFailureKind::NotExecutable => exit::NOT_EXECUTABLE,
-                StartFailureKind::Other => exit::FAILED,
+                StartFailureKind::Leftovers | StartFailureKind::Other => exit::FAILED,
             };
             self.reporter.error(&format!("{} does not start: {failure}", self.reporter.program));
             self.leave(code);

@@ -2,11 +2,12 @@
 
 use incumbent::{BootInstant, Result};
 use incumbent_core::time::exact;
+use incumbent_guardian::kill_leftovers_of;
 
 use crate::exit;
 use crate::run::signals::Wish;
 
-use super::{Lease, Runner, Waiting};
+use super::{BLOCKED_LOOK, Lease, Runner, Waiting};
 
 impl Runner {
     /// Returns the exit code if this process ends at once.
@@ -51,12 +52,21 @@ impl Runner {
                 Waiting::ForEver | Waiting::Not => String::new(),
             };
             self.reporter.error(&format!("{} was not won within {limit}", self.plan.election));
+            if self.pause_until.is_some() {
+                // There is no campaign that would have to end.
+                return Ok(Some(self.end(exit::WAITED_TOO_LONG)));
+            }
             self.leave(exit::WAITED_TOO_LONG);
         }
         if self.exit_at.is_some_and(|at| now >= at) {
             return Ok(Some(self.end(self.leaving.unwrap_or(exit::FAILED))));
         }
         if self.pause_until.take_if(|until| now >= *until).is_some() {
+            if self.blocked && !kill_leftovers_of(&self.plan.election).is_empty() {
+                self.pause_until = Some(now + BLOCKED_LOOK);
+                return Ok(None);
+            }
+            self.blocked = false;
             self.campaign = self.candidate.clone().campaign()?;
             self.lease = Lease::Nobodys;
             self.stand_by();
