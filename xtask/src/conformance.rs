@@ -46,6 +46,7 @@ enum Backend {
     /// Both versions, one node and three members
     Etcd,
     Kubernetes,
+    /// One server, and a primary with a replica
     Mysql,
     /// One server and three
     Nats,
@@ -72,7 +73,9 @@ impl Backend {
             }
             Backend::Etcd => &[("etcd_single", 10_000), ("etcd_cluster", 500), ("etcd_wall_clock", 500)],
             Backend::Kubernetes => &[("kubernetes_single", 2_000), ("kubernetes_wall_clock", 500)],
-            Backend::Mysql => &[("mysql_single", 10_000), ("mysql_wall_clock", 500)],
+            Backend::Mysql => {
+                &[("mysql_single", 10_000), ("mysql_replicated", 500), ("mysql_wall_clock", 500)]
+            }
             Backend::Nats => &[("nats_single", 10_000), ("nats_cluster", 500), ("nats_wall_clock", 500)],
             Backend::Redis => {
                 &[("redis_single", 10_000), ("redis_replicated", 500), ("redis_wall_clock", 500)]

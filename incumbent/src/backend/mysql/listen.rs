@@ -149,7 +149,9 @@ async fn hear(session: &Arc<Session>, hints: &Arc<Hints>) {
             });
         }
         while tasks.try_join_next().is_some() {}
-        let _ = timeout(ALIVE, session.bells.changed.notified()).await;
+        // Nobody tells when the last one who waits for an election has gone.
+        let pause = if ears.is_empty() { ALIVE } else { hints.poll };
+        let _ = timeout(pause, session.bells.changed.notified()).await;
     }
 }
 
