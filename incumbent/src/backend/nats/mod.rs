@@ -173,7 +173,9 @@ impl NatsStore {
             TokenRule::Set(token) => token.0,
         };
         let is_renewal = token == TokenRule::Keep && expected.is_some_and(|stored| stored.body == body);
-        if is_renewal
+        // What was written long ago and not read since may be another's by now.
+        if token == TokenRule::Keep
+            && expected.is_some()
             && self.client.has_changed_within(self.client.config.ttl)
             && self.latest(&link, &subject).await?.and_then(|latest| latest.stored).as_ref() != expected
         {
