@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use incumbent::fence::etcd::EtcdFence;
 use incumbent::fence::file::FileFence;
 use incumbent::fence::redis::RedisFence;
-use incumbent::fence::sql::SqlFence;
+use incumbent::fence::sql::{Dialect, SqlFence};
 use incumbent::{Authority, FencingToken, HighWater};
 use serde::Serialize;
 
@@ -81,11 +81,16 @@ fn sql(args: &FenceSqlArgs) -> Answer {
         }
         _ => {
             let commented = |sql: &str| sql.lines().map(|line| format!("--   {line}\n")).collect::<String>();
+            let ddl = dialect.ddl();
+            // MySQL's shell would send the pieces between two semicolons.
+            let ddl = match dialect {
+                Dialect::Mysql => format!("DELIMITER //\n{ddl}\n//\nDELIMITER ;"),
+                _ => format!("{ddl};"),
+            };
             format!(
-                "-- The table of the fences.\n{};\n\
+                "-- The table of the fences.\n{ddl}\n\
                  -- A writer runs this first in its transaction; parameters: fence, authority, token.\n{}\
                  -- Then this, and goes on only if it finds its own authority and token; parameter: fence.\n{}",
-                dialect.ddl(),
                 commented(dialect.raise()),
                 commented(dialect.read()),
             )

@@ -9,7 +9,7 @@
 //! | a file, or whatever a lock file can guard | [`file::FileFence`] |
 //! | keys of an etcd | [`etcd::EtcdFence`], in the transaction that writes |
 //! | keys of a Redis | [`redis::RedisFence`], in the script that writes |
-//! | rows of a database | [`sql::SqlFence`], in the transaction that writes |
+//! | rows of PostgreSQL, MySQL, MariaDB or SQLite | [`sql::SqlFence`], in the transaction that writes |
 //! | rows of the PostgreSQL that holds the election too | [`sql::begin_proven_text`], and no fence |
 //! | an HTTP service | `http::FenceLayer` (feature `http`), before it |
 //! | anything else that can keep two values | [`Fence`](crate::Fence), stored with the resource |
@@ -18,6 +18,7 @@
 //! old ones: the fence refuses them until an operator runs `incumbent fence adopt` (for a file) or what
 //! `incumbent fence etcd`, `incumbent fence redis --adopt` and `incumbent fence sql --adopt` print (for a store).
 
+mod dialect;
 pub mod etcd;
 pub mod file;
 #[cfg(feature = "http")]

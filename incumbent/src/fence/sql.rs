@@ -4,125 +4,18 @@
 //! run the statements of a [`Dialect`] yourself and hand the row to [`judge`], which suits an async driver.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::str::FromStr;
 use std::time::Duration;
 
 use incumbent_core::{Admission, Authority, Error, ErrorKind, FencingToken, HighWater, Result};
 
+pub use super::dialect::Dialect;
 use crate::clock;
 use crate::leadership::{Leadership, Lost};
 
 /// How long a request to cancel may take.
 const CANCEL: Duration = Duration::from_secs(1);
-
-/// Whose SQL is spoken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum Dialect {
-    /// PostgreSQL 14 and later.
-    Postgres,
-    /// SQLite 3.24 and later. Begin the transaction with `BEGIN IMMEDIATE`.
-    Sqlite,
-}
-
-impl Dialect {
-    /// All of them.
-    pub const ALL: &[Dialect] = &[Dialect::Postgres, Dialect::Sqlite];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dialect::Postgres => "postgres",
-            Dialect::Sqlite => "sqlite",
-        }
-    }
-
-    /// A text as its SQL writes it.
-    fn literal(self, text: &str) -> String {
-        let quoted = text.replace('\'', "''");
-        match self {
-            Dialect::Postgres if text.contains('\\') => format!("E'{}'", quoted.replace('\\', "\\\\")),
-            _ => format!("'{quoted}'"),
-        }
-    }
-
-    /// Makes the table `incumbent_fence`, if it is not there, and the functions on it. No parameters.
-    pub fn ddl(self) -> &'static str {
-        match self {
-            Dialect::Postgres => include_str!("postgres.sql").trim_ascii_end(),
-            Dialect::Sqlite => {
-                "CREATE TABLE IF NOT EXISTS incumbent_fence (
-    name TEXT NOT NULL PRIMARY KEY,
-    v INTEGER NOT NULL,
-    authority TEXT NOT NULL,
-    token BIGINT NOT NULL
-)"
-            }
-        }
-    }
-
-    /// Locks the fence's row until the transaction ends and raises it if the token is higher. Parameters: name, authority, token.
-    pub fn raise(self) -> &'static str {
-        match self {
-            // Where it would be refused, the row that is read next says why.
-            Dialect::Postgres => {
-                "SELECT incumbent_fence_guard($1, $2, $3)
-WHERE NOT EXISTS (SELECT FROM incumbent_fence WHERE name = $1 AND (v <> 1 OR authority <> $2 OR token > $3))"
-            }
-            Dialect::Sqlite => {
-                "INSERT INTO incumbent_fence (name, v, authority, token) VALUES (?1, 1, ?2, ?3)
-ON CONFLICT (name) DO UPDATE SET token = excluded.token
-WHERE incumbent_fence.v = 1
-  AND incumbent_fence.authority = excluded.authority
-  AND incumbent_fence.token < excluded.token"
-            }
-        }
-    }
-
-    /// The authority and the token that stand there; no row if a newer release wrote it. Parameter: name.
-    pub fn read(self) -> &'static str {
-        match self {
-            Dialect::Postgres => "SELECT authority, token FROM incumbent_fence WHERE name = $1 AND v = 1",
-            Dialect::Sqlite => "SELECT authority, token FROM incumbent_fence WHERE name = ?1 AND v = 1",
-        }
-    }
-
-    /// Accepts an authority and a token whatever was there: an operator's act. Parameters: name, authority, token.
-    pub fn adopt(self) -> &'static str {
-        match self {
-            Dialect::Postgres => {
-                "INSERT INTO incumbent_fence (name, v, authority, token) VALUES ($1, 1, $2, $3)
-ON CONFLICT (name) DO UPDATE SET authority = excluded.authority, token = excluded.token
-WHERE incumbent_fence.v = 1"
-            }
-            Dialect::Sqlite => {
-                "INSERT INTO incumbent_fence (name, v, authority, token) VALUES (?1, 1, ?2, ?3)
-ON CONFLICT (name) DO UPDATE SET authority = excluded.authority, token = excluded.token
-WHERE incumbent_fence.v = 1"
-            }
-        }
-    }
-}
-
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Dialect {
-    type Err = Error;
-    fn from_str(name: &str) -> Result<Dialect> {
-        Dialect::ALL.iter().copied().find(|dialect| dialect.name() == name).ok_or_else(|| {
-            let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
-            let message = format!("no SQL dialect is called {name:?}; known are {}", known.join(", "));
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
-    }
-}
 
 /// Any error of a database driver.
 pub type DriverError = Box<dyn StdError + Send + Sync>;
@@ -200,46 +93,54 @@ impl SqlFence {
         let values = self.values(mark)?;
         let mut pieces = self.dialect.adopt().split(['?', '$']);
         let mut text = pieces.next().unwrap_or_default().to_owned();
-        for (value, piece) in values.iter().zip(pieces) {
-            // What follows the mark is the parameter's number; they stand in order.
-            text += value;
-            text += piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        for (index, piece) in pieces.enumerate() {
+            // What follows the mark is the parameter's number; without one they stand in order.
+            let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            let number = piece[..piece.len() - rest.len()].parse().unwrap_or(index + 1);
+            text += &values[number - 1];
+            text += rest;
         }
         Ok(text)
     }
 
-    /// What raises the fence to the token of this term, as a statement for PostgreSQL: once in a term, before anything is read.
-    /// It waits for transactions of older terms, and ends those that are still under way after a second.
+    /// What raises the fence to the token of this term, as a statement for PostgreSQL, MySQL and MariaDB: once in a term, before
+    /// anything is read, and outside of a transaction. It waits for transactions of older terms, and ends those that are still under
+    /// way after a second.
     ///
     /// # Errors
     /// As [`Leadership::mark`]; [`ErrorKind::Unsupported`] for another dialect.
     pub fn raise_text(&self, leadership: &Leadership) -> Result<String> {
-        self.needs_postgres()?;
+        let call = self.caller()?;
         let [name, authority, token] = self.values(&leadership.mark()?)?;
-        Ok(format!("SELECT incumbent_fence_raise({name}, {authority}, {token})"))
+        Ok(format!("{call} incumbent_fence_raise({name}, {authority}, {token})"))
     }
 
-    /// What begins a guarded transaction on PostgreSQL, as text for one round trip (libpq's `PQexec`, tokio-postgres's
-    /// `batch_execute`). Until it commits nobody raises the fence; transactions of one term run beside each other. The server ends
-    /// each statement, and the transaction if it idles, when the lease is over.
+    /// What begins a guarded transaction on PostgreSQL, MySQL and MariaDB, as text for one round trip: two statements (libpq's
+    /// `PQexec`, tokio-postgres's `batch_execute`, mysql_async's `query_drop`). Until it commits nobody raises the fence; transactions
+    /// of one term run beside each other. The server ends each statement, and the transaction if it idles, when the lease is over;
+    /// MySQL, other than MariaDB, only what reads.
     ///
     /// # Errors
     /// As [`raise_text`](SqlFence::raise_text). What the server refuses has SQLSTATE `FENCE`.
     pub fn begin_text(&self, leadership: &Leadership) -> Result<String> {
-        self.needs_postgres()?;
+        let call = self.caller()?;
         let [name, authority, token] = self.values(&leadership.mark()?)?;
+        let rest_ms = rest_ms(leadership);
         Ok(format!(
-            "BEGIN; SELECT incumbent_fence_guard({name}, {authority}, {token}, {})",
-            rest_ms(leadership)
+            "START TRANSACTION; {call} incumbent_fence_guard({name}, {authority}, {token}, {rest_ms})"
         ))
     }
 
-    fn needs_postgres(&self) -> Result<()> {
-        if self.dialect == Dialect::Postgres {
-            return Ok(());
+    /// What calls a function of the fence by its name.
+    fn caller(&self) -> Result<&'static str> {
+        match self.dialect {
+            Dialect::Postgres => Ok("SELECT"),
+            Dialect::Mysql => Ok("CALL"),
+            Dialect::Sqlite => Err(Error::new(
+                ErrorKind::Unsupported,
+                "the dialect sqlite has no such statement; use `admit`",
+            )),
         }
-        let text = format!("the dialect {} has no such statement; use `admit`", self.dialect);
-        Err(Error::new(ErrorKind::Unsupported, text))
     }
 
     fn values(&self, mark: &HighWater) -> Result<[String; 3]> {

@@ -18,6 +18,7 @@ pub(crate) fn examples() -> &'static Path {
             "axum_shutdown",
             "fenced_writer",
             "fenced_http",
+            "fenced_mysql",
             "fenced_postgres",
             "fenced_redis",
         ];
