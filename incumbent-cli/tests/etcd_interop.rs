@@ -194,15 +194,5 @@ fn a_foreign_leader_is_shown_and_cannot_be_asked_to_go() {
 /// The Go candidate of `interop/etcd-go`, built once.
 fn go_candidate() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let program = fetch::servers_dir().join("interop").join(format!("etcd-go-{}", std::process::id()));
-        let built = program.with_file_name("etcd-go");
-        let mut go = fetch::go().expect("go");
-        go.current_dir(workspace.join("interop/etcd-go")).args(["build", "-o"]).arg(&program).arg(".");
-        let output = go.output().expect("go runs");
-        assert!(output.status.success(), "go build: {}", String::from_utf8_lossy(&output.stderr));
-        std::fs::rename(&program, &built).expect("a program");
-        built
-    })
+    PROGRAM.get_or_init(|| fetch::interop("etcd-go").expect("it builds"))
 }

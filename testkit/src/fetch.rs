@@ -246,6 +246,23 @@ pub fn go() -> Result<Command> {
     Ok(command)
 }
 
+/// The Go program of `interop/NAME`, built.
+pub fn interop(name: &str) -> Result<PathBuf> {
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the testkit lies in the workspace");
+    let folder = servers_dir().join("interop");
+    // Several processes may build it at once; each puts a whole one in its place.
+    let (mine, built) = (folder.join(format!("{name}-{}", std::process::id())), folder.join(name));
+    let mut go = go()?;
+    go.current_dir(workspace.join("interop").join(name)).args(["build", "-o"]).arg(&mine).arg(".");
+    let output = go.output().map_err(|e| Error::new(format!("cannot run go: {e}")))?;
+    if !output.status.success() {
+        return Err(Error::new(format!("go build {name}: {}", String::from_utf8_lossy(&output.stderr))));
+    }
+    fs::rename(&mine, &built).map_err(|e| Error::new(format!("{}: {e}", built.display())))?;
+    Ok(built)
+}
+
 /// Java: the system's own, else Debian's, fetched.
 pub fn java() -> Result<Command> {
     if let Some(path) = JAVA.in_path() {

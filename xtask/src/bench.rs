@@ -1,14 +1,17 @@
 //! `cargo xtask bench`: what the system must reach, beside the tool that users would take instead, in one run.
 
 mod consul;
+mod crash;
 mod etcd;
 mod file;
+mod kubernetes;
 mod library;
 mod mysql;
 mod nats;
 mod postgres;
 mod redis;
 mod report;
+mod thousand;
 mod zookeeper;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +36,8 @@ enum Part {
     Etcd,
     /// Consul, beside consul lock
     Consul,
+    /// Kubernetes, beside client-go
+    Kubernetes,
     /// MariaDB, beside GET_LOCK
     Mysql,
     /// NATS
@@ -43,6 +48,8 @@ enum Part {
     Postgres,
     /// ZooKeeper, beside kazoo
     Zookeeper,
+    /// Fail-over after a crash on every backend, beside the bound that it declares
+    Crash,
 }
 
 #[derive(Args)]
@@ -60,19 +67,22 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result {
     let bench = Bench::prepare(options.rounds)?;
-    let mut report = Report::default();
+    let mut report = Report::begin(options.dry_run);
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Library) {
         library::measure(&bench, &mut report)?;
     }
     if wanted(Part::File) {
-        file::measure(&bench, &mut report);
+        file::measure(&bench, &mut report)?;
     }
     if wanted(Part::Etcd) {
         etcd::measure(&bench, &mut report)?;
     }
     if wanted(Part::Consul) {
         consul::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Kubernetes) {
+        kubernetes::measure(&bench, &mut report)?;
     }
     if wanted(Part::Mysql) {
         mysql::measure(&bench, &mut report)?;
@@ -89,7 +99,10 @@ pub(crate) fn run(options: &Options) -> Result {
     if wanted(Part::Zookeeper) {
         zookeeper::measure(&bench, &mut report)?;
     }
-    report.finish(options.dry_run)
+    if wanted(Part::Crash) {
+        crash::measure(&bench, &mut report)?;
+    }
+    report.finish()
 }
 
 /// What the measurements share.
@@ -117,8 +130,12 @@ impl Bench {
 
     /// `incumbent run bench` with a job that says `started` and then does nothing until it is told to end.
     fn candidate(&self, on: &str) -> Proc {
+        self.candidate_of("bench", on)
+    }
+
+    fn candidate_of(&self, election: &str, on: &str) -> Proc {
         let mut command = Command::new(&self.incumbent);
-        command.args(["run", "bench", "--on", on, "--"]).args(JOB);
+        command.args(["run", election, "--on", on, "--"]).args(JOB);
         Proc::spawn(command)
     }
 

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use testkit::{Consul, Proc};
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, IDLE_S, TTL_S};
 use super::{Bench, JOB, PATIENCE, started, time_to_hand_over};
 use crate::Result;
 
@@ -14,8 +15,8 @@ use crate::Result;
 const MORE: f64 = 10.0;
 /// How long the requests of an idle pair are counted.
 const IDLE: Duration = Duration::from_secs(60);
-/// The default ttl, in seconds.
-const TTL_S: f64 = 15.0;
+/// Processes of `consul lock`, a hundredth of a thousand.
+const THEIRS: u32 = 10;
 
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     hand_over(bench, &start()?, report);
@@ -81,36 +82,30 @@ fn idle_requests(bench: &Bench, consul: &Consul, report: &mut Report) {
 }
 
 fn thousand(bench: &Bench, consul: &Consul, report: &mut Report) -> Result {
-    let before = consul.requests();
-    let value = bench.program("thousand", Some(&format!("{}/thousand/", consul.url())))?;
-    let asked = consul.requests() - before;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    report.at_most(
-        "consul: 1000 elections, all acquired",
-        "ms",
-        figure("acquired_ms"),
-        5000.0,
-        what.to_owned(),
-    );
-    let lost = 1000.0 - figure("kept");
-    report.at_most("consul: 1000 elections, lost while idle", "terms", lost, 0.0, what.to_owned());
-    report.at_most(
-        "consul: 1000 elections, resident memory",
-        "MiB",
-        figure("rss_mib"),
-        64.0,
-        what.to_owned(),
-    );
-    report.at_most(
-        "consul: 1000 elections, idle",
-        "% of a core",
-        figure("idle_core_percent"),
-        10.0,
-        what.to_owned(),
-    );
-    // One by one it would be two a renewal, 8000 in the 20 s, and 2000 to begin with.
-    let because = "a look each to begin with, then 48 transactions per renewal of them all".to_owned();
-    report.at_most("consul: 1000 elections, requests in all", "requests", asked as f64, 3000.0, because);
-    Ok(())
+    let asked = || consul.requests() as f64;
+    // A process holds one.
+    let before = asked();
+    let peers: Vec<Proc> = (0..THEIRS)
+        .map(|number| {
+            let mut command = consul.command();
+            command.args(["lock", "-shell=false", &format!("bench-peer-{number}")]).args(JOB);
+            Proc::spawn(command)
+        })
+        .collect();
+    for peer in &peers {
+        peer.wait_line(started, PATIENCE);
+    }
+    std::thread::sleep(Duration::from_secs_f64(IDLE_S));
+    let native = (asked() - before) * 1000.0 / f64::from(THEIRS);
+    drop(peers);
+    let bars = Bars {
+        acquired_ms: 5000.0,
+        idle_percent: 10.0,
+        // One by one it would be two a renewal, 8000 in the 20 s, and 2000 to begin with.
+        requests: 3000.0,
+        because: format!(
+            "a look each to begin with, then 48 transactions per renewal of them all; a hundred times what {THEIRS} consul lock asked is {native:.0}"
+        ),
+    };
+    thousand::measure(bench, report, "consul", &format!("{}/thousand/", consul.url()), asked, bars)
 }

@@ -9,13 +9,12 @@ use rustix::process::Signal;
 use testkit::etcd::{Etcd, Version};
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, IDLE_S, TTL_S};
 use super::{Bench, JOB, PATIENCE, Proc, millis, started, time_to_hand_over, time_to_start};
 use crate::Result;
 
 /// How long the requests of an idle pair are counted.
 const IDLE: Duration = Duration::from_secs(60);
-/// The default ttl, in seconds.
-const TTL_S: f64 = 15.0;
 
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     let etcd = Etcd::single(Version::V3_5).start().map_err(|error| error.to_string())?;
@@ -145,41 +144,40 @@ impl Counters {
         Ok(Counters(answer))
     }
 
+    fn all(&self) -> f64 {
+        self.sum("")
+    }
+
     fn of(&self, method: &str) -> f64 {
-        let method = format!("grpc_method=\"{method}\"");
+        self.sum(&format!("grpc_method=\"{method}\""))
+    }
+
+    fn sum(&self, label: &str) -> f64 {
         let lines = self
             .0
             .lines()
-            .filter(|line| line.starts_with("grpc_server_msg_received_total") && line.contains(&method));
+            .filter(|line| line.starts_with("grpc_server_msg_received_total") && line.contains(label));
         lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
     }
 }
 
 fn thousand(bench: &Bench, etcd: &Etcd, report: &mut Report) -> Result {
-    let value = bench.program("thousand", Some(&format!("{}/thousand/", etcd.url())))?;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    report.at_most(
-        "etcd: 1000 elections, all acquired",
-        "ms",
-        figure("acquired_ms"),
-        5000.0,
-        what.to_owned(),
-    );
-    report.at_most(
-        "etcd: 1000 elections, lost while idle",
-        "terms",
-        1000.0 - figure("kept"),
-        0.0,
-        what.to_owned(),
-    );
-    report.at_most("etcd: 1000 elections, resident memory", "MiB", figure("rss_mib"), 64.0, what.to_owned());
-    report.at_most(
-        "etcd: 1000 elections, idle",
-        "% of a core",
-        figure("idle_core_percent"),
-        2.0,
-        what.to_owned(),
-    );
-    Ok(())
+    let asked = || Counters::read(etcd).map_or(f64::NAN, |counters| counters.all());
+    let before = asked();
+    let mut command = Command::new(testkit::fetch::interop("etcd-go").map_err(|error| error.to_string())?);
+    command.args(["-count=1000", &etcd.endpoints()[0], "15", "bench-peer/", "peer"]);
+    let peer = Proc::spawn(command);
+    peer.wait_line(|line| line == "all elected", PATIENCE);
+    std::thread::sleep(Duration::from_secs_f64(IDLE_S));
+    let native = asked() - before;
+    drop(peer);
+    let bars = Bars {
+        acquired_ms: 5000.0,
+        idle_percent: 2.0,
+        requests: 3000.0,
+        because: format!(
+            "a transaction for 120 of them; 1000 of Go's concurrency.Election in one session asked {native:.0}"
+        ),
+    };
+    thousand::measure(bench, report, "etcd", &format!("{}/thousand/", etcd.url()), asked, bars)
 }

@@ -5,11 +5,14 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, NEW_RECORDS_MS};
 use super::{Bench, JOB, PATIENCE, Proc, started, time_to_hand_over, time_to_start};
+use crate::Result;
 
-pub(crate) fn measure(bench: &Bench, report: &mut Report) {
+pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     uncontended(bench, report);
     crash(bench, report);
+    thousand(bench, report)
 }
 
 fn uncontended(bench: &Bench, report: &mut Report) {
@@ -51,4 +54,15 @@ fn kill_the_first(candidate: impl Fn() -> Proc) -> f64 {
     leader.wait_line(started, PATIENCE);
     let standby = candidate();
     time_to_hand_over(leader, standby, |leader| leader.signal(Signal::KILL))
+}
+
+fn thousand(bench: &Bench, report: &mut Report) -> Result {
+    let on = format!("file:{}", super::path(&bench.dir("thousand")));
+    let bars = Bars {
+        acquired_ms: NEW_RECORDS_MS,
+        idle_percent: 5.0,
+        requests: 0.0,
+        because: "there is no server".to_owned(),
+    };
+    thousand::measure(bench, report, "file", &on, || 0.0, bars)
 }

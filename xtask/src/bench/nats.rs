@@ -8,17 +8,12 @@ use serde_json::Value;
 use testkit::{Nats, NatsVersion};
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, NEW_RECORDS_MS, TTL_S};
 use super::{Bench, JOB, PATIENCE, Proc, started, time_to_hand_over, time_to_start};
 use crate::Result;
 
 /// How long the requests of an idle pair are counted.
 const IDLE: Duration = Duration::from_secs(60);
-/// The default ttl, in seconds.
-const TTL_S: f64 = 15.0;
-/// How long the thousand elections are held after all were won; the program's.
-const THOUSAND_IDLE_MS: f64 = 20_000.0;
-/// The ttl with which leaders are killed, as in a URL and in milliseconds.
-const CRASH_TTL: (&str, f64) = ("3s", 3_000.0);
 
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     let nats = Nats::single(NatsVersion::V2_10).start().map_err(|error| error.to_string())?;
@@ -28,7 +23,6 @@ pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     first.signal_group(Signal::TERM);
     first.wait(PATIENCE);
     hand_over(bench, &nats, report);
-    crash(bench, &nats, report);
     idle_requests(bench, &nats, report);
     thousand(bench, &nats, report)
 }
@@ -59,30 +53,6 @@ fn pair(bench: &Bench, url: &str) -> (Proc, Proc) {
     (leader, bench.candidate(url))
 }
 
-/// The leader is killed; its successor judges by its own clock that the lease is over.
-fn crash(bench: &Bench, nats: &Nats, report: &mut Report) {
-    let url = format!("{}?ttl={}", nats.url(), CRASH_TTL.0);
-    let times: Vec<f64> = (0..bench.rounds.max(20))
-        .map(|_| {
-            let (leader, standby) = pair(bench, &url);
-            time_to_hand_over(leader, standby, |leader| leader.signal_group(Signal::KILL))
-        })
-        .collect();
-    let mut sorted = times.clone();
-    sorted.sort_by(f64::total_cmp);
-    let (p95, most) = (sorted[(sorted.len() * 95).div_ceil(100) - 1], sorted[sorted.len() - 1]);
-    report.median_at_most(
-        "nats: SIGKILL of the leader to the successor's job, ttl 3 s",
-        "ms",
-        times,
-        CRASH_TTL.1 + 200.0,
-        "judged from the last renewal that was seen".to_owned(),
-    );
-    let bound = "the declared bound, 2 ttl".to_owned();
-    report.at_most("nats: the same, p95", "ms", p95, 2.0 * CRASH_TTL.1, bound.clone());
-    report.at_most("nats: the same, longest", "ms", most, 2.0 * CRASH_TTL.1, bound);
-}
-
 /// What a leader and a standby ask of NATS when nothing happens.
 fn idle_requests(bench: &Bench, nats: &Nats, report: &mut Report) {
     let (leader, standby) = pair(bench, &nats.url());
@@ -111,28 +81,13 @@ fn requests(nats: &Nats) -> f64 {
 }
 
 fn thousand(bench: &Bench, nats: &Nats, report: &mut Report) -> Result {
-    let before = requests(nats);
-    let value = bench.program("thousand", Some(&format!("{}/thousand", nats.url())))?;
-    let asked = requests(nats) - before;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    for (name, unit, value, most) in [
-        // A record that is not there is waited for, one ttl.
-        ("nats: 1000 new elections, all acquired", "ms", figure("acquired_ms"), TTL_S * 1000.0 + 5000.0),
-        ("nats: 1000 elections, lost while idle", "terms", 1000.0 - figure("kept"), 0.0),
-        ("nats: 1000 elections, resident memory", "MiB", figure("rss_mib"), 64.0),
-        ("nats: 1000 elections, idle", "% of a core", figure("idle_core_percent"), 5.0),
-    ] {
-        report.at_most(name, unit, value, most, what.to_owned());
-    }
-    // To win a new one: it is looked for twice, created, read, and taken; the rest are renewals.
-    let renewals = THOUSAND_IDLE_MS / 1000.0 / (TTL_S / 3.0) * 1.12 + 1.0;
-    report.at_most(
-        "nats: requests of 1000 elections that are won and held for 20 s",
-        "requests",
-        asked,
-        1000.0 * (6.0 + renewals),
-        format!("{what}; one renewal each per ttl/3, not batched"),
-    );
-    Ok(())
+    let bars = Bars {
+        acquired_ms: NEW_RECORDS_MS,
+        idle_percent: 5.0,
+        // To win a new one: it is looked for twice, created, read, and taken; the rest are renewals.
+        requests: 1000.0 * (6.0 + thousand::renewals()),
+        because: "one renewal each per ttl/3, not batched; NATS has no lock of its own".to_owned(),
+    };
+    let url = format!("{}/thousand", nats.url());
+    thousand::measure(bench, report, "nats", &url, || requests(nats), bars)
 }

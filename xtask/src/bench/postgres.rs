@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use testkit::Postgres;
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, IDLE_S};
 use super::{Bench, PATIENCE, Proc, started, time_to_hand_over};
 use crate::Result;
 
@@ -102,6 +103,18 @@ fn advisory(postgres: &Postgres) -> Proc {
     psql
 }
 
+/// A session with a thousand locks.
+fn advisory_many(postgres: &Postgres) -> Proc {
+    let mut psql = Proc::spawn_with_stdin(postgres.psql_command());
+    let mut stdin = psql.stdin().expect("its standard input");
+    let locks: String = (1000..2000).map(|key| format!("SELECT pg_advisory_lock({key});\n")).collect();
+    stdin.write_all((locks + "\\echo started\n").as_bytes()).expect("psql reads");
+    psql.wait_line(started, PATIENCE);
+    // Closed, it would end psql.
+    std::mem::forget(stdin);
+    psql
+}
+
 fn stop_the_first(candidate: impl Fn() -> Proc) -> f64 {
     let leader = candidate();
     leader.wait_line(started, PATIENCE);
@@ -145,34 +158,17 @@ fn thousand(bench: &Bench, postgres: &Postgres, report: &mut Report) -> Result {
          FROM generate_series(0, 999) n, pg_control_system()",
     );
     let before = statements(postgres);
-    let value = bench.program("thousand", Some(&postgres.url()))?;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    report.at_most(
-        "postgres: 1000 elections, all acquired",
-        "ms",
-        figure("acquired_ms"),
-        5000.0,
-        what.to_owned(),
-    );
-    let lost = 1000.0 - figure("kept");
-    report.at_most("postgres: 1000 elections, lost while idle", "terms", lost, 0.0, what.to_owned());
-    report.at_most(
-        "postgres: 1000 elections, resident memory",
-        "MiB",
-        figure("rss_mib"),
-        64.0,
-        what.to_owned(),
-    );
-    let idle = figure("idle_core_percent");
-    report.at_most("postgres: 1000 elections, idle", "% of a core", idle, 20.0, what.to_owned());
-    let each = (statements(postgres) - before) / 1000.0;
-    report.at_most(
-        "postgres: 1000 elections, statements for each in its 20 s",
-        "statements",
-        each,
-        12.0,
-        what.to_owned(),
-    );
-    Ok(())
+    let peer = advisory_many(postgres);
+    std::thread::sleep(Duration::from_secs_f64(IDLE_S));
+    let native = statements(postgres) - before;
+    drop(peer);
+    let bars = Bars {
+        acquired_ms: 5000.0,
+        idle_percent: 20.0,
+        requests: 12_000.0,
+        because: format!(
+            "statements, one of them for several elections; a thousand pg_advisory_lock in one session: {native:.0}"
+        ),
+    };
+    thousand::measure(bench, report, "postgres", &postgres.url(), || statements(postgres), bars)
 }

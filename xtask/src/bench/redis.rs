@@ -4,16 +4,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use testkit::{Redis, python};
+use testkit::Redis;
 
 use super::report::{Report, median};
-use super::{Bench, JOB, PATIENCE, Proc, millis, started, time_to_hand_over, time_to_start};
+use super::thousand::{self, Bars, IDLE_S, NEW_RECORDS_MS, TTL_S};
+use super::{Bench, JOB, PATIENCE, Proc, started, time_to_hand_over, time_to_start};
 use crate::Result;
 
 /// How long the requests of an idle pair are counted.
 const IDLE: Duration = Duration::from_secs(60);
-/// The default ttl, in seconds.
-const TTL_S: f64 = 15.0;
 
 /// Holds a lock of redis-py as its documentation shows, and says `started`; SIGTERM releases it.
 const PEER: &str = "
@@ -24,24 +23,38 @@ with redis.Redis(port=int(sys.argv[1])).lock('bench-peer', timeout=15):
     signal.pause()
 ";
 
+/// A thousand locks of redis-py in one process, extended every third of their time as its documentation proposes, for the given number of
+/// seconds.
+const PEERS: &str = "
+import sys, time, redis
+port, ttl, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+client = redis.Redis(port=port)
+locks = [client.lock(f'bench-peer-{n}', timeout=ttl) for n in range(1000)]
+for lock in locks:
+    lock.acquire()
+end = time.monotonic() + seconds
+due = time.monotonic() + ttl / 3
+while due < end:
+    time.sleep(max(0, due - time.monotonic()))
+    for lock in locks:
+        lock.extend(ttl, replace_ttl=True)
+    due += ttl / 3
+time.sleep(max(0, end - time.monotonic()))
+";
+
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     let redis = Redis::single().start().map_err(|error| error.to_string())?;
     hand_over(bench, &redis, report)?;
-    crash(bench, &redis, report);
     idle_requests(bench, &redis, report);
     thousand(bench, &redis, report)
 }
 
 fn hand_over(bench: &Bench, redis: &Redis, report: &mut Report) -> Result {
-    let port = redis.endpoint().rsplit(':').next().unwrap_or_default().to_owned();
+    let port = port(redis);
     let (mut ours, mut theirs, mut start) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         ours.push(stop_the_first(|| Ok(bench.candidate(&redis.url())))?);
-        theirs.push(stop_the_first(|| {
-            let mut command = python::with("redis", &["redis==8.1.0"]).map_err(|error| error.to_string())?;
-            command.args(["-c", PEER, &port]);
-            Ok(Proc::spawn(command))
-        })?);
+        theirs.push(stop_the_first(|| Ok(Proc::spawn(python(&["-c", PEER, &port])?)))?);
         let mut job = Command::new(JOB[0]);
         job.args(&JOB[1..]);
         start.push(time_to_start(job));
@@ -67,24 +80,6 @@ fn stop_the_first(candidate: impl Fn() -> Result<Proc>) -> Result<f64> {
     Ok(time_to_hand_over(leader, standby, |leader| leader.signal_group(Signal::TERM)))
 }
 
-/// The leader is killed; its successor judges by its own clock that the lease is over.
-fn crash(bench: &Bench, redis: &Redis, report: &mut Report) {
-    let times = (0..bench.rounds.div_ceil(4)).map(|_| {
-        let leader = bench.candidate(&format!("{}?ttl=3s", redis.url()));
-        leader.wait_line(started, PATIENCE);
-        let standby = bench.candidate(&format!("{}?ttl=3s", redis.url()));
-        time_to_hand_over(leader, standby, |leader| leader.signal_group(Signal::KILL))
-    });
-    let because = "ttl 3 s, judged from the last renewal that was seen".to_owned();
-    report.median_at_most(
-        "redis: SIGKILL of the leader to the successor's job, ttl 3 s",
-        "ms",
-        times.collect(),
-        3_200.0,
-        because,
-    );
-}
-
 /// What a leader and a standby ask of Redis when nothing happens.
 fn idle_requests(bench: &Bench, redis: &Redis, report: &mut Report) {
     let leader = bench.candidate(&redis.url());
@@ -107,6 +102,19 @@ fn idle_requests(bench: &Bench, redis: &Redis, report: &mut Report) {
     );
 }
 
+fn port(redis: &Redis) -> String {
+    redis.endpoint().rsplit(':').next().unwrap_or_default().to_owned()
+}
+
+/// Everything that clients asked and this program did not.
+fn calls(redis: &Redis) -> f64 {
+    let stats = redis.cli_ok(&["INFO", "commandstats"]);
+    let calls =
+        stats.lines().filter(|line| !line.starts_with("cmdstat_info") && !line.starts_with("cmdstat_config"));
+    let calls = calls.filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok());
+    calls.sum()
+}
+
 /// How many scripts the server has run for its clients.
 fn scripts(redis: &Redis) -> f64 {
     let stats = redis.cli_ok(&["INFO", "commandstats"]);
@@ -115,41 +123,26 @@ fn scripts(redis: &Redis) -> f64 {
 }
 
 fn thousand(bench: &Bench, redis: &Redis, report: &mut Report) -> Result {
-    let before = scripts(redis);
-    let from = testkit::now();
-    let value = bench.program("thousand", Some(&format!("{}/thousand/", redis.url())))?;
-    let seconds = millis(testkit::now().since(from)) / 1000.0;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    // A record that is not there is waited for, one ttl.
-    report.at_most(
-        "redis: 1000 new elections, all acquired",
-        "ms",
-        figure("acquired_ms"),
-        TTL_S * 1000.0 + 5000.0,
-        format!("{what}; one ttl, since their records are new"),
-    );
-    report.at_most(
-        "redis: 1000 elections, lost while idle",
-        "terms",
-        1000.0 - figure("kept"),
-        0.0,
-        what.to_owned(),
-    );
-    report.at_most("redis: 1000 elections, resident memory", "MiB", figure("rss_mib"), 64.0, what.to_owned());
-    report.at_most(
-        "redis: 1000 elections, idle",
-        "% of a core",
-        figure("idle_core_percent"),
-        2.0,
-        what.to_owned(),
-    );
-    report.at_most(
-        "redis: 1000 elections, scripts per second over all",
-        "requests",
-        (scripts(redis) - before) / seconds,
-        1000.0 * 3.0 / TTL_S,
-        format!("{what}; one renewal each per ttl/3, several in one script"),
-    );
-    Ok(())
+    let before = calls(redis);
+    let peer = Proc::spawn(python(&["-c", PEERS, &port(redis), &TTL_S.to_string(), &IDLE_S.to_string()])?);
+    if !peer.wait(PATIENCE).success() {
+        return Err(format!("redis-py: {}", peer.transcript()));
+    }
+    let native = calls(redis) - before;
+    let bars = Bars {
+        acquired_ms: NEW_RECORDS_MS,
+        idle_percent: 2.0,
+        requests: 1000.0 * 2.0,
+        because: format!(
+            "scripts for several each; a thousand locks of redis-py, extended every ttl/3, asked {native:.0}"
+        ),
+    };
+    let url = format!("{}/thousand/", redis.url());
+    thousand::measure(bench, report, "redis", &url, || scripts(redis), bars)
+}
+
+fn python(args: &[&str]) -> Result<Command> {
+    let mut command = testkit::python::with("redis", &["redis==8.1.0"]).map_err(|error| error.to_string())?;
+    command.args(args);
+    Ok(command)
 }

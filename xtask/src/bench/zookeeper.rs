@@ -1,20 +1,32 @@
 //! ZooKeeper, beside kazoo's `Election`.
 
+use std::process::Command;
+
 use rustix::process::Signal;
 use testkit::zookeeper::{Version, Zookeeper};
 
 use super::report::{Report, median};
+use super::thousand::{self, Bars, IDLE_S, TTL_S};
 use super::{Bench, PATIENCE, Proc, started, time_to_hand_over};
 use crate::{Result, workspace};
 
-/// The ttl of those that are killed, in seconds: the shortest session of a server with ticks of 2 s.
-const TTL_S: u32 = 4;
+/// A thousand locks of one kazoo client, held for the given number of seconds.
+const PEERS: &str = "
+import sys, time
+from kazoo.client import KazooClient
+client = KazooClient(hosts=sys.argv[1], timeout=float(sys.argv[2]))
+client.start()
+for number in range(1000):
+    client.Lock(f'/bench-peer-{number}', 'peer').acquire()
+print('started', flush=True)
+time.sleep(float(sys.argv[3]))
+client.stop()
+";
 
 pub(crate) fn measure(bench: &Bench, report: &mut Report) -> Result {
     let zookeeper = Zookeeper::single(Version::V3_9).tick_ms(2000).start();
     let zookeeper = zookeeper.map_err(|error| error.to_string())?;
     hand_over(bench, &zookeeper, report)?;
-    crash(bench, &zookeeper, report)?;
     thousand(bench, &zookeeper, report)
 }
 
@@ -22,7 +34,7 @@ fn hand_over(bench: &Bench, zookeeper: &Zookeeper, report: &mut Report) -> Resul
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         ours.push(stop_the_first(|| Ok(bench.candidate(&zookeeper.url())))?);
-        theirs.push(stop_the_first(|| kazoo(zookeeper, 10))?);
+        theirs.push(stop_the_first(|| kazoo(zookeeper))?);
     }
     let peer = median(&theirs);
     report.median_at_most(
@@ -35,41 +47,17 @@ fn hand_over(bench: &Bench, zookeeper: &Zookeeper, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// The leader is killed; the server ends its session.
-fn crash(bench: &Bench, zookeeper: &Zookeeper, report: &mut Report) -> Result {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let kill = |candidate: &dyn Fn() -> Result<Proc>| -> Result<f64> {
-        let leader = candidate()?;
-        leader.wait_line(started, PATIENCE);
-        let standby = candidate()?;
-        Ok(time_to_hand_over(leader, standby, |leader| leader.signal_group(Signal::KILL)))
-    };
-    for _ in 0..bench.rounds.div_ceil(4) {
-        ours.push(kill(&|| Ok(bench.candidate(&format!("{}?ttl={TTL_S}s", zookeeper.url()))))?);
-        theirs.push(kill(&|| kazoo(zookeeper, TTL_S))?);
-    }
-    let most = ours.iter().copied().fold(0.0, f64::max);
-    let peer = median(&theirs);
-    report.median_at_most(
-        "zookeeper: SIGKILL of the leader to the successor's job, ttl 4 s",
-        "ms",
-        ours,
-        f64::from(TTL_S) * 2000.0 + 5000.0,
-        format!(
-            "the declared bound, two ttls and 5 s; the longest was {most:.0} ms, kazoo's Election took {peer:.0} ms in the same run"
-        ),
-    );
-    Ok(())
-}
-
-fn kazoo(zookeeper: &Zookeeper, session_s: u32) -> Result<Proc> {
-    let mut command = testkit::python::with("kazoo", &["kazoo==2.11.0"]).map_err(|e| e.to_string())?;
+fn kazoo(zookeeper: &Zookeeper) -> Result<Proc> {
+    let mut command = python()?;
     command.arg(workspace::root().join("interop/kazoo/candidate.py"));
-    command.args(["election", &zookeeper.endpoints()[0], "/bench-peer", "peer"]);
-    command.arg(session_s.to_string());
+    command.args(["election", &zookeeper.endpoints()[0], "/bench-peer", "peer", "10"]);
     let process = Proc::spawn(command);
     process.wait_line(|line| line == "standing", PATIENCE);
     Ok(process)
+}
+
+fn python() -> Result<Command> {
+    testkit::python::with("kazoo", &["kazoo==2.11.0"]).map_err(|error| error.to_string())
 }
 
 fn stop_the_first(candidate: impl Fn() -> Result<Proc>) -> Result<f64> {
@@ -80,16 +68,21 @@ fn stop_the_first(candidate: impl Fn() -> Result<Proc>) -> Result<f64> {
 }
 
 fn thousand(bench: &Bench, zookeeper: &Zookeeper, report: &mut Report) -> Result {
-    let value = bench.program("thousand", Some(&format!("{}/thousand", zookeeper.url())))?;
-    let figure = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-    let what = "1000 elections in one process";
-    for (name, unit, value, most) in [
-        ("zookeeper: 1000 elections, all acquired", "ms", figure("acquired_ms"), 5000.0),
-        ("zookeeper: 1000 elections, lost while idle", "terms", 1000.0 - figure("kept"), 0.0),
-        ("zookeeper: 1000 elections, resident memory", "MiB", figure("rss_mib"), 64.0),
-        ("zookeeper: 1000 elections, idle", "% of a core", figure("idle_core_percent"), 2.0),
-    ] {
-        report.at_most(name, unit, value, most, what.to_owned());
-    }
-    Ok(())
+    let asked = || zookeeper.figure(0, "zk_packets_received") as f64;
+    let before = asked();
+    let mut command = python()?;
+    command.args(["-c", PEERS, &zookeeper.endpoints()[0], &TTL_S.to_string(), &IDLE_S.to_string()]);
+    let peer = Proc::spawn(command);
+    peer.wait_line(started, PATIENCE);
+    peer.wait(PATIENCE);
+    let native = asked() - before;
+    let bars = Bars {
+        acquired_ms: 5000.0,
+        idle_percent: 2.0,
+        requests: 12_000.0,
+        because: format!(
+            "a transaction for 100 of them; a thousand kazoo Locks of one client asked {native:.0}"
+        ),
+    };
+    thousand::measure(bench, report, "zookeeper", &format!("{}/thousand", zookeeper.url()), asked, bars)
 }
