@@ -1,4 +1,4 @@
-//! The groups of tests that `cargo xtask test` runs, in this order; those that need servers two at a time.
+//! The groups of tests that `cargo xtask test` runs, in this order; those that need servers three at a time.
 //!
 //! A test target (a crate's unit tests, one file under `tests/`, one example) belongs to exactly one group; a
 //! target that belongs to none or to two is an error. A file `tests/SERVER_*.rs` of any crate needs servers of that kind,

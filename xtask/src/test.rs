@@ -14,7 +14,9 @@ use crate::targets::{self, Target};
 use crate::workspace;
 
 /// How many groups that mostly wait for servers run side by side.
-const LANES: usize = 2;
+const LANES: usize = 3;
+/// How many tests of one target run at once in such a group, unless RUST_TEST_THREADS is set.
+const THREADS: &str = "4";
 
 #[derive(Args, Default)]
 pub(crate) struct Options {
@@ -92,7 +94,7 @@ fn run_group(group: &Group, targets: &[Target], prefix: &str) -> Tally {
     println!("\n{prefix}== group {}: {}", group.name, group.about);
     let (start, mut tally) = (testkit::now(), Tally::default());
     for step in group.steps {
-        run_step(step, group.name, targets, prefix, &mut tally);
+        run_step(step, group, targets, prefix, &mut tally);
     }
     let took = testkit::now().since(start).as_secs_f64();
     let Tally { passed, failed, .. } = tally;
@@ -121,7 +123,7 @@ fn build(selection: &Selection) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-fn run_step(step: &Step, group: &str, targets: &[Target], prefix: &str, tally: &mut Tally) {
+fn run_step(step: &Step, group: &Group, targets: &[Target], prefix: &str, tally: &mut Tally) {
     match step {
         Step::Check(name, check) => match check() {
             Ok(()) => tally.pass(),
@@ -130,12 +132,16 @@ fn run_step(step: &Step, group: &str, targets: &[Target], prefix: &str, tally: &
         Step::Tests(holds) => {
             for target in targets.iter().filter(|target| holds(target)) {
                 println!("\n{prefix}-- {}", target.label());
-                process::run(target.command(), &target.label(), group, prefix, tally);
+                let mut command = target.command();
+                if group.mostly_waits() && env::var_os("RUST_TEST_THREADS").is_none() {
+                    command.env("RUST_TEST_THREADS", THREADS);
+                }
+                process::run(command, &target.label(), group.name, prefix, tally);
             }
         }
         Step::Cargo(args) => {
             let label = format!("cargo {}", args.join(" "));
-            process::run(workspace::cargo(args), &label, group, prefix, tally);
+            process::run(workspace::cargo(args), &label, group.name, prefix, tally);
         }
     }
 }
