@@ -255,9 +255,12 @@ impl Reporter {
                 let signal = text::signal(signal.unwrap_or_default());
                 (Normal, Tone::Calm, "ended", format!("{program} was ended by {signal}"))
             }
-            Report::Lost { leader, .. } => {
+            Report::Lost { leader, reason } => {
                 let text = match leader {
                     Some(leader) => format!("{election} is led by {} now", text::leader(leader)),
+                    None if *reason == "superseded" => format!(
+                        "the store shows {id} as the leader of {election} no longer: what said so was removed or changed"
+                    ),
                     None => format!("{id} leads {election} no longer"),
                 };
                 (Normal, Tone::Warning, "lost", text)

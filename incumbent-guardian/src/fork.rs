@@ -1,7 +1,7 @@
 //! Forks the guardian, on Linux directly into a cgroup.
 //!
 //! Moving a process into a cgroup afterwards stalls every fork on the machine for up to 25 ms; being born there is free,
-//! but the standard library cannot do that. This is the crate's only unsafe code.
+//! but the standard library cannot do that.
 #![expect(unsafe_code, reason = "neither std nor rustix can fork, nor start a process in a cgroup")]
 
 use std::fs::File;

@@ -25,6 +25,7 @@ mod fork;
 mod launch;
 pub mod lease_file;
 mod leftover;
+mod mask;
 mod message;
 mod parent;
 pub mod place;
@@ -41,6 +42,7 @@ use std::path::PathBuf;
 
 pub use lease_file::{LeaseFileReader, LeaseFileWriter};
 pub use leftover::kill_of as kill_leftovers_of;
+pub use mask::hold_signals_back;
 pub use message::{ExitStatus, GuardianEvent, KillCause, StartFailure, StartFailureKind};
 pub use parent::{Guardian, StartSpec};
 pub use process::guardian_main;

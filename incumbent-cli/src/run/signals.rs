@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use incumbent::BootInstant;
-use incumbent_guardian::is_ignored;
+use incumbent_guardian::{hold_signals_back, is_ignored};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 /// A second one within this time is the same one: some senders signal a process and then its whole group.
@@ -30,8 +30,13 @@ pub(crate) struct Caught {
 }
 
 impl Caught {
-    /// Catches the signals from now on.
+    /// Catches the signals from now on. One that comes in the middle of it is not lost: while a handler is being set the
+    /// library that does it has none to call.
     pub(crate) fn catch() -> io::Result<Caught> {
+        hold_signals_back(Caught::register)
+    }
+
+    fn register() -> io::Result<Caught> {
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         let mut arrived = Vec::new();

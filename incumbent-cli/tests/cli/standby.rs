@@ -143,6 +143,26 @@ fn a_leader_whose_record_is_deleted_kills_its_job_and_campaigns_again() {
     assert!(a.text(Stream::Err).contains("lost: "), "{}", a.transcript());
 }
 
+/// It was told as if another led.
+#[test]
+fn a_record_that_a_directory_takes_the_place_of_is_told_as_what_it_is() {
+    let world = World::new();
+    let a = candidate(&world, "a", &["--ttl=5s"]);
+    token(&a);
+    let record = world.path("store/billing.record");
+    std::fs::remove_file(&record).expect("a record");
+    std::fs::create_dir(&record).expect("a folder");
+    let wanted = "billing.record is a directory, not a plain file; move it away; ";
+    a.wait_line(|line| line.starts_with("warning: ") && line.contains(wanted), SOON);
+    assert!(!a.text(Stream::Err).contains("another leads"), "{}", a.transcript());
+    // Whoever comes is told at once.
+    let (code, _, err) = ended(&candidate(&world, "b", &["--ttl=5s"]));
+    assert_eq!(code, 125, "{err}");
+    assert!(err.contains("is a directory, not a plain file; move it away"), "{err}");
+    std::fs::remove_dir(&record).expect("a folder");
+    a.wait_lines(2, |line| line.starts_with("leading "), SOON);
+}
+
 /// A record that nobody can read counts as held for one ttl, and it is told why nothing happens meanwhile.
 #[test]
 fn a_record_that_is_garbage_is_waited_for_and_told_of() {
