@@ -97,8 +97,12 @@ mod linux {
 
     fn subscribe(dir: &Path) -> io::Result<OwnedFd> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let files =
-            WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE;
+        // A record is renamed into its place, but the first one is linked there.
+        let files = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE;
         let folder = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
         inotify::add_watch(&inotify, dir, files | folder)?;
         Ok(inotify)
@@ -117,6 +121,8 @@ mod linux {
         }
         match event.file_name().and_then(|name| name.to_str().ok()).and_then(Named::parse) {
             Some(Named::Record(election)) => signals.send(election),
+            // Who comes changes nothing yet.
+            Some(Named::Alive(..)) if what.contains(ReadFlags::CREATE) => {}
             Some(Named::Alive(election, _)) => {
                 signals.send(election);
                 for pause in AGAIN {
