@@ -66,14 +66,6 @@ impl Kubernetes {
         Version::V3_5.bundle().ensure().map(drop)
     }
 
-    /// True if nothing must be built or downloaded.
-    pub fn is_prepared() -> bool {
-        build::path().is_file()
-            && [&fetch::KUBECTL, Version::V3_5.bundle()]
-                .iter()
-                .all(|bundle| fetch::servers_dir().join(bundle.name).is_dir())
-    }
-
     fn start_with(options: Options) -> Result<Kubernetes> {
         let program = build::ensure()?;
         let kubectl = fetch::KUBECTL.ensure()?.join("usr/bin/kubectl");
