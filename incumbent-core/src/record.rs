@@ -41,7 +41,8 @@ pub enum TokenRule {
     Set(FencingToken),
 }
 
-/// A store of records. Three calls, and two for stores that notice a holder's death.
+/// A store of records. Three calls: read, swap and changes. The others have defaults; they are for stores that notice a holder's
+/// death, that may lose what they have acknowledged, or that know more of their candidates.
 pub trait RecordStore: Debug + Send + Sync + 'static {
     /// What this store promises.
     fn guarantees(&self) -> &Guarantees;

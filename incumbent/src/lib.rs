@@ -11,6 +11,19 @@
 //! # }
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(demo()).unwrap();
 //! ```
+//!
+//! The URL names the authority. `file:` (one machine) and `memory:` (one process) are always there; each other store is a Cargo
+//! feature: `consul`, `etcd`, `kubernetes`, `mysql`, `nats`, `postgres`, `redis`, `zookeeper`. What each promises is in
+//! [`backend::REGISTRY`] and, as a table, in the README.
+//!
+//! | for | see |
+//! | --- | --- |
+//! | work that runs while this process leads | [`Candidate::run`] |
+//! | the same without `async` | [`blocking`] |
+//! | whether the term is still good, and its token | [`Leadership`] |
+//! | a resource that refuses writes of earlier leaders | [`fence`] |
+//! | a value that one leader leaves for the next | [`Checkpoint`] |
+//! | who leads, for those who do not want to | [`Election::observer`] |
 
 pub mod backend;
 pub mod blocking;
