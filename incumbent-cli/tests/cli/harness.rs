@@ -10,7 +10,7 @@ use testkit::{Cgroup, Proc, Stream};
 /// How long something may take that takes milliseconds on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// A folder with an embedded store, lease files and whatever the jobs of a test write.
+/// A folder with an embedded store and whatever the jobs of a test write.
 pub(crate) struct World {
     dir: tempfile::TempDir,
 }
@@ -18,9 +18,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> World {
         let dir = tempfile::tempdir().expect("a folder");
-        for name in ["runtime", "home"] {
-            std::fs::create_dir(dir.path().join(name)).expect("a folder");
-        }
+        std::fs::create_dir(dir.path().join("home")).expect("a folder");
         World { dir }
     }
 
@@ -50,6 +48,7 @@ impl World {
             "INCUMBENT_ELECTION",
             "INCUMBENT_ID",
             "INCUMBENT_TOKEN",
+            "INCUMBENT_AUTHORITY",
             "INCUMBENT_LEASE_FILE",
             "POD_NAME",
             "KUBERNETES_SERVICE_HOST",
@@ -57,7 +56,7 @@ impl World {
         ] {
             command.env_remove(name);
         }
-        command.env("XDG_RUNTIME_DIR", self.path("runtime")).env("HOME", self.path("home"));
+        command.env("HOME", self.path("home"));
         command.env("INCUMBENT", env!("CARGO_BIN_EXE_incumbent"));
         command
     }
