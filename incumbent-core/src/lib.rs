@@ -14,6 +14,7 @@ pub mod guarantees;
 pub mod handover;
 pub mod ids;
 pub mod lease_file;
+pub mod peers;
 pub mod record;
 mod rng;
 pub mod session;

@@ -1,6 +1,10 @@
 //! Every deadline formula. Whoever wants to know when something happens, or why, looks here and nowhere else.
 
+mod peers;
+
 use std::time::Duration;
+
+pub use self::peers::PeerTiming;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
@@ -143,8 +147,7 @@ impl Timing {
     }
 
     fn drift(&self, span: Duration) -> Duration {
-        let nanos = span.as_nanos() * u128::from(self.drift_ppm) / 1_000_000;
-        Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX))
+        drift(span, self.drift_ppm)
     }
 
     /// When trust in a grant ends: `send of its latest proof + min(ttl asked, ttl granted)·(1−drift) − margin − slack`.
@@ -209,8 +212,13 @@ impl Timing {
 ///
 /// Its clock may run fast and the leader's slow: the leader subtracts its own drift, the challenger adds its own.
 pub fn challenge_after(record_ttl: Duration, slack: Duration) -> Duration {
-    let drift = record_ttl.as_nanos() * u128::from(DEFAULT_DRIFT_PPM) / 1_000_000;
-    record_ttl + slack + Duration::from_nanos(drift.try_into().unwrap_or(u64::MAX))
+    record_ttl + slack + drift(record_ttl, DEFAULT_DRIFT_PPM)
+}
+
+/// By how much a clock whose rate is wrong by `ppm` may be wrong after `span`.
+fn drift(span: Duration, ppm: u32) -> Duration {
+    let nanos = span.as_nanos() * u128::from(ppm) / 1_000_000;
+    Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX))
 }
 
 fn scale(span: Duration, jitter: u32) -> Duration {

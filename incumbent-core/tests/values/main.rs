@@ -4,6 +4,7 @@ mod checkpoint;
 mod fence;
 mod handover;
 mod ids;
+mod peer_timing;
 mod record;
 mod timing;
 

@@ -1,0 +1,3 @@
+//! Elections without a store: the peers elect among themselves.
+
+pub mod raft;

@@ -1,0 +1,235 @@
+//! What must be done before what: a message comes out only after the proof of what it depends on.
+
+use incumbent_core::ErrorKind;
+use incumbent_core::peers::raft::{
+    Ballot, Durable, Envelope, Event, Loss, Message, Output, Raft, Refusal, Term,
+};
+
+use crate::support::{LATE, Peer, ballot, cluster, config, id, ms};
+
+fn vote_of_b(term: u64) -> Envelope {
+    Envelope {
+        cluster: cluster(),
+        from: id("b"),
+        to: id("a"),
+        term: Term(term),
+        message: Message::Vote(ballot()),
+    }
+}
+
+#[test]
+fn a_vote_comes_out_only_after_it_is_durable() {
+    let mut peer = Peer::of_three();
+    peer.raft.handle_message(ms(LATE), vote_of_b(5)).unwrap();
+    let Some(Output::Save(save)) = peer.raft.poll_output() else { panic!("a save first") };
+    assert_eq!(peer.raft.poll_output(), None);
+
+    // A full disk: the peer stays mute, whatever happens, and the same save can be tried again.
+    let (save, error) = save.with(|_| Err("disk full")).unwrap_err();
+    assert_eq!((error, peer.raft.poll_output()), ("disk full", None));
+    peer.raft.handle_message(ms(LATE + 1), vote_of_b(6)).unwrap();
+    peer.raft.handle_timeout(ms(LATE * 2));
+    assert_eq!(peer.raft.poll_output(), None);
+
+    let mut stored = Vec::new();
+    let proof = save.with(|state| {
+        stored.push((state.term, state.voted_for.clone()));
+        Ok::<_, ()>(())
+    });
+    assert_eq!(stored, [(Term(5), Some(id("b")))]);
+    peer.raft.handle_proof(ms(LATE * 2), proof.unwrap());
+    let Some(Output::Send(answer)) = peer.raft.poll_output() else { panic!("the vote of term 5 next") };
+    assert_eq!(answer.message, Message::VoteAnswer { asked: Term(5), granted: true });
+    // The vote of term 6 waits for a save of its own.
+    assert!(matches!(peer.raft.poll_output(), Some(Output::Save(_))));
+    assert_eq!(peer.raft.poll_output(), None);
+}
+
+#[test]
+fn a_vote_in_a_term_that_is_durable_already_is_saved_first() {
+    let mut peer = Peer::of_three();
+    peer.hears(1, "c", 5, Message::Heartbeat { round: 1 });
+    peer.raft.handle_message(ms(LATE), vote_of_b(5)).unwrap();
+    assert!(matches!(peer.raft.poll_output(), Some(Output::Save(_))));
+    assert_eq!(peer.raft.poll_output(), None);
+}
+
+#[test]
+fn an_acknowledgement_comes_out_only_after_its_term_is_durable() {
+    let mut peer = Peer::of_three();
+    let message = Message::Heartbeat { round: 1 };
+    let envelope = Envelope { message, ..vote_of_b(5) };
+    peer.raft.handle_message(ms(1), envelope.clone()).unwrap();
+    let mut seen = Vec::new();
+    while let Some(output) = peer.raft.poll_output() {
+        if let Output::Save(save) = output {
+            seen.push("save");
+            peer.raft.handle_proof(ms(1), save.with(|_| Ok::<_, ()>(())).unwrap());
+        } else if let Output::Send(_) = output {
+            seen.push("send");
+        }
+    }
+    assert_eq!(seen, ["save", "send"]);
+    // In steady state nothing is saved.
+    peer.raft.handle_message(ms(2), envelope).unwrap();
+    assert!(matches!(peer.raft.poll_output(), Some(Output::Send(_))));
+}
+
+#[test]
+fn a_candidate_alone_leads_only_after_its_own_vote_is_durable() {
+    let mut raft = Peer::new(config("a", &[("a", 1)])).raft;
+    raft.handle_timeout(ms(LATE));
+    let Some(Output::Save(save)) = raft.poll_output() else { panic!("a save first") };
+    raft.handle_timeout(ms(LATE + 1));
+    assert_eq!((raft.leadership(), raft.poll_output()), (None, None));
+    raft.handle_proof(ms(LATE + 2), save.with(|_| Ok::<_, ()>(())).unwrap());
+    assert!(matches!(raft.poll_output(), Some(Output::Event(Event::Elected { .. }))));
+}
+
+#[test]
+fn a_leader_is_invalid_before_it_tells_its_successor() {
+    let mut peer = Peer::of_three();
+    let term = peer.is_elected(LATE);
+    peer.is_acknowledged(LATE, "b", term, 1);
+    assert!(peer.raft.leadership().is_some());
+    peer.raft.surrender(ms(LATE), None).unwrap();
+    let Some(Output::Invalidate(invalidate)) = peer.raft.poll_output() else { panic!("invalidate first") };
+    peer.raft.handle_message(ms(LATE + 1), vote_of_b(term + 1)).unwrap();
+    assert_eq!((peer.raft.poll_output(), peer.raft.leadership()), (None, None));
+    assert_eq!((invalidate.token, invalidate.reason), (Term(term).token(), Loss::Surrendered));
+    peer.raft.handle_proof(ms(LATE + 2), invalidate.with(|_, _| ()));
+    let said = peer.drain(LATE + 2);
+    assert_eq!(said.sent[0], (id("b"), Term(term), Message::TimeoutNow));
+    assert!(matches!(said.sent[1].2, Message::VoteAnswer { granted: true, .. }));
+}
+
+/// A leader that has seen a later term is invalid before it votes in it.
+#[test]
+fn a_superseded_leader_is_invalid_before_anything_else() {
+    let mut peer = Peer::of_three();
+    let term = peer.is_elected(LATE);
+    peer.is_acknowledged(LATE, "b", term, 1);
+    let envelope = Envelope { message: Message::Heartbeat { round: 1 }, ..vote_of_b(term + 1) };
+    peer.raft.handle_message(ms(LATE + 1), envelope).unwrap();
+    let Some(Output::Invalidate(invalidate)) = peer.raft.poll_output() else { panic!("invalidate first") };
+    assert_eq!((invalidate.reason, peer.raft.poll_output()), (Loss::Superseded, None));
+}
+
+/// A disk that hangs for long makes nothing grow without bound.
+#[test]
+fn messages_that_wait_for_the_disk_are_bounded() {
+    let mut peer = Peer::of_three();
+    for term in 1..10_000 {
+        peer.raft.handle_message(ms(LATE), vote_of_b(term)).unwrap();
+    }
+    let (mut saves, mut sends) = (0, 0);
+    while let Some(output) = peer.raft.poll_output() {
+        match output {
+            Output::Save(save) => {
+                saves += 1;
+                peer.raft.handle_proof(ms(LATE), save.with(|_| Ok::<_, ()>(())).unwrap());
+            }
+            Output::Send(_) => sends += 1,
+            _ => {}
+        }
+    }
+    // One save of the newest state covers all that wait.
+    assert!(saves == 1 && (1..100).contains(&sends), "{saves} saves, {sends} sends");
+}
+
+#[test]
+fn foreign_messages_are_refused_and_change_nothing() {
+    let mut peer = Peer::of_three();
+    let before = peer.raft.clone();
+    let good = Envelope { message: Message::Heartbeat { round: 1 }, ..vote_of_b(5) };
+    let other_cluster = incumbent_core::Authority::new("cluster-2");
+    let too_great = Term(Term::LEAP_MAX + 1);
+    let (attempt, proposed) = (1, too_great);
+    for (refusal, envelope) in [
+        (Refusal::OtherCluster, Envelope { cluster: other_cluster, ..good.clone() }),
+        (Refusal::UnknownSender, Envelope { from: id("d"), ..good.clone() }),
+        (Refusal::UnknownSender, Envelope { from: id("a"), ..good.clone() }),
+        (Refusal::OtherReceiver, Envelope { to: id("c"), ..good.clone() }),
+        (Refusal::TermTooGreat, Envelope { term: too_great, ..good.clone() }),
+        (
+            Refusal::TermTooGreat,
+            Envelope { message: Message::PreVote { proposed, attempt, ballot: ballot() }, ..good.clone() },
+        ),
+    ] {
+        assert_eq!(peer.raft.handle_message(ms(1), envelope), Err(refusal));
+        assert_eq!(peer.raft, before);
+    }
+    assert_eq!(peer.raft.handle_message(ms(1), good), Ok(()));
+}
+
+/// Two peers with one name, or a state that was copied.
+#[test]
+fn a_second_leader_of_a_term_is_refused() {
+    let mut peer = Peer::of_three();
+    peer.hears(1, "b", 5, Message::Heartbeat { round: 1 });
+    assert_eq!(peer.takes(2, "c", 5, Message::Heartbeat { round: 1 }), Err(Refusal::SecondLeader));
+    assert_eq!(peer.takes(2, "c", 5, Message::TimeoutNow), Err(Refusal::SecondLeader));
+
+    let mut leader = Peer::of_three();
+    let term = leader.is_elected(LATE);
+    assert_eq!(leader.takes(LATE, "c", term, Message::Heartbeat { round: 1 }), Err(Refusal::SecondLeader));
+}
+
+#[test]
+fn a_state_of_another_peer_or_cluster_is_refused() {
+    let a = config("a", &[("a", 1), ("b", 1)]);
+    let start = |config: &_, durable| Raft::new(Clone::clone(config), durable, 1, ms(0)).map(|_| ());
+    let kind = |result: Result<(), incumbent_core::Error>| result.unwrap_err().kind();
+    assert!(start(&a, Durable::new(cluster(), id("a"))).is_ok());
+    assert_eq!(kind(start(&a, Durable::new(cluster(), id("b")))), ErrorKind::InvalidConfig);
+    let other = incumbent_core::Authority::new("cluster-2");
+    assert_eq!(kind(start(&a, Durable::new(other, id("a")))), ErrorKind::InvalidConfig);
+    let absent = config("c", &[("a", 1), ("b", 1)]);
+    assert_eq!(kind(start(&absent, Durable::new(cluster(), id("c")))), ErrorKind::InvalidConfig);
+}
+
+#[test]
+fn a_term_is_not_surrendered_to_whoever_may_not_lead() {
+    let mut peer = Peer::new(config("a", &[("a", 1), ("b", 1), ("c", 0)]));
+    let term = peer.is_elected(LATE);
+    peer.is_acknowledged(LATE, "c", term, 1);
+    for unfit in ["a", "c", "d"] {
+        let error = peer.raft.surrender(ms(LATE), Some(&id(unfit))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    }
+    assert!(peer.raft.leadership().is_some());
+    // Only a voter has answered: there is nobody to hand over to, and the term is given up all the same.
+    let said = peer.surrenders(LATE, None);
+    assert_eq!((said.lost, said.sent), (vec![Loss::Surrendered], vec![]));
+}
+
+#[test]
+fn the_successor_has_the_most_recent_data() {
+    let members = [("a", 9), ("b", 2), ("c", 1), ("d", 3), ("e", 9)];
+    let mut peer = Peer::new(config("a", &members));
+    let attempt = peer.asks(LATE);
+    for voter in ["b", "c"] {
+        peer.hears(LATE, voter, 0, Message::PreVoteAnswer { attempt, granted: true });
+    }
+    for voter in ["b", "c"] {
+        peer.hears(LATE, voter, 1, Message::VoteAnswer { asked: Term(1), granted: true });
+    }
+    let asked = Term(1);
+    for (follower, data_version) in [("b", 7), ("c", 7), ("d", 6)] {
+        peer.hears(LATE, follower, 1, Message::HeartbeatAnswer { asked, round: 1, data_version });
+    }
+    assert_eq!(peer.surrenders(LATE, None).sent, [(id("b"), Term(1), Message::TimeoutNow)]);
+}
+
+#[test]
+fn a_ballot_of_a_peer_that_is_behind_is_refused() {
+    let mut peer = Peer::of_three();
+    peer.raft.set_data_version(10);
+    let behind = Ballot { data_version: 9, surrendered: None };
+    let even = Ballot { data_version: 10, surrendered: None };
+    let pre = Message::PreVote { proposed: Term(1), attempt: 1, ballot: behind };
+    let said = peer.hears(LATE, "b", 0, pre);
+    assert_eq!(said.sent[0].2, Message::PreVoteAnswer { attempt: 1, granted: false });
+    assert!(!peer.votes(LATE, "b", 1, behind));
+    assert!(peer.votes(LATE, "c", 1, even));
+}
