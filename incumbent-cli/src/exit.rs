@@ -4,7 +4,7 @@
 pub(crate) const OK: u8 = 0;
 /// The answer is no.
 pub(crate) const NO: u8 = 1;
-/// `run --no-wait`, and another leads.
+/// `run --no-wait`, and another leads, or something of an earlier term cannot be killed.
 pub(crate) const ANOTHER_LEADS: u8 = 123;
 /// `run --wait-timeout` is over.
 pub(crate) const WAITED_TOO_LONG: u8 = 124;
@@ -23,7 +23,7 @@ Exit codes of run:
   the command's own; 128 + n if signal n ended it
   0    told to stop while no command ran
   2    wrong usage
-  123  --no-wait, and another leads
+  123  --no-wait, and another leads, or what an earlier term left here cannot be killed
   124  --wait-timeout is over
   125  an error of incumbent's own
   126  the command cannot be executed

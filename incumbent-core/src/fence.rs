@@ -87,7 +87,7 @@ impl HighWater {
             return Err(Error::new(
                 ErrorKind::Fenced,
                 format!(
-                    "the fence knows tokens of authority {}, this one is of {authority}; if the election has moved there for good, an operator runs `incumbent fence adopt`",
+                    "the fence knows tokens of authority {}, this one is of {authority}; if the election has moved there for good, an operator makes the fence adopt it: see `incumbent fence --help`",
                     stored.authority
                 ),
             ));
@@ -133,7 +133,7 @@ mod tests {
         for token in [4, 5, 6, u64::MAX] {
             let refused = fence.admit(&mark("b", token)).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Fenced);
-            assert!(refused.to_string().contains("incumbent fence adopt"), "{refused}");
+            assert!(refused.to_string().contains("incumbent fence --help"), "{refused}");
         }
         assert_eq!(fence.adopt(mark("b", 2)), Some(mark("a", 5)));
         assert_eq!(fence.admit(&mark("b", 2)), Ok(Admission::Current));

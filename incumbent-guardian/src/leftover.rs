@@ -75,17 +75,23 @@ pub(crate) fn kill_in(base: &Path) {
 /// ones of the same election did not kill at the end of their terms. Returns what has to be gone before the command of that term
 /// may start: what terms of the same election left.
 pub(crate) fn kill_for(lease_file: &Path) -> Vec<Leftover> {
-    let beside = lease_file.parent().map(Path::to_owned);
-    let elsewhere = place::known().filter(|place| Some(place) != beside.as_ref());
-    let dirs = beside.iter().cloned().chain(elsewhere);
-    election_of(lease_file)
-        .map_or_else(Vec::new, |election| dirs.flat_map(|dir| kill_linked_in(&dir, election)).collect())
+    match (lease_file.parent(), election_of(lease_file)) {
+        (Some(lease_dir), Some(election)) => kill_in(lease_dir, election),
+        _ => Vec::new(),
+    }
 }
 
-/// Kills what earlier terms of an election left on this machine under this user, as a guardian does before its command starts.
-/// Returns the pids of what still lives, since it cannot be killed.
-pub fn kill_of(election: &ElectionName) -> Vec<i32> {
-    let left = place::known().flat_map(|dir| kill_linked_in(&dir, election.as_str())).collect::<Vec<_>>();
+/// In a folder for lease files, and in those that other runs of this user may have chosen.
+fn kill_in(lease_dir: &Path, election: &str) -> Vec<Leftover> {
+    let elsewhere = place::known().filter(|place| place != lease_dir);
+    let dirs = std::iter::once(lease_dir.to_owned()).chain(elsewhere);
+    dirs.flat_map(|dir| kill_linked_in(&dir, election)).collect()
+}
+
+/// Kills what earlier terms of an election left on this machine under this user, as a guardian does before its command starts whose
+/// lease file lies in `lease_dir`. Returns the pids of what still lives, since it cannot be killed.
+pub fn kill_of(election: &ElectionName, lease_dir: &Path) -> Vec<i32> {
+    let left = kill_in(lease_dir, election.as_str());
     left.iter().filter(|leftover| !leftover.is_gone()).flat_map(Leftover::pids).collect()
 }
 

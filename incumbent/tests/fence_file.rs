@@ -54,7 +54,7 @@ fn another_authority_needs_an_operator() {
     fence.raise(&mark("old cluster", 900)).unwrap();
     let refused = fence.raise(&mark("new cluster", 901)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Fenced);
-    assert!(refused.to_string().contains("incumbent fence adopt"), "{refused}");
+    assert!(refused.to_string().contains("incumbent fence --help"), "{refused}");
     assert_eq!(fence.adopt(&mark("new cluster", 3)).unwrap(), Some(mark("old cluster", 900)));
     fence.raise(&mark("new cluster", 3)).unwrap();
     assert_eq!(fence.raise(&mark("old cluster", 901)).unwrap_err().kind(), ErrorKind::Fenced);

@@ -88,7 +88,7 @@ fn another_authority_is_refused_until_an_operator_adopts_it() {
     for token in [1, 17, 1000] {
         let refused = ledger.charge(&mark("b", token), "1").expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Fenced);
-        assert!(refused.to_string().contains("incumbent fence adopt"), "{refused}");
+        assert!(refused.to_string().contains("incumbent fence redis --adopt"), "{refused}");
     }
     ledger.run(RedisFence::adopt(), &mark("b", 5), &[], &[]).expect("adopted");
     assert!(ledger.charge(&mark("b", 4), "1").is_err());

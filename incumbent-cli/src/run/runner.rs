@@ -9,7 +9,7 @@ use std::time::Duration;
 use incumbent::{
     BootInstant, Campaign, Candidate, CandidateId, ElectionName, Error, ErrorKind, Result, StopReason, Timing,
 };
-use incumbent_guardian::{lease_file, place};
+use incumbent_guardian::lease_file;
 use tokio::sync::mpsc;
 
 use crate::exit;
@@ -168,10 +168,7 @@ impl Runner {
             self.give_up_at.get_or_insert(incumbent::clock::now() + limit);
         }
         // Now, when nobody waits for it.
-        if let Ok(folder) = incumbent::default_state_dir()
-            .map_err(drop)
-            .and_then(|state| place::lease_dir(&state).map_err(drop))
-        {
+        if let Ok(folder) = campaign::lease_dir() {
             let _ = lease_file::sweep(&folder);
         }
         if self.spare.is_none()

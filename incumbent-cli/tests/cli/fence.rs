@@ -27,7 +27,7 @@ fn an_operator_moves_a_fence_to_another_authority() {
     let fence = FileFence::new(world.path("report.fence"));
     fence.raise(&mark("old", 900)).expect("it is new");
     let refused = fence.raise(&mark("new", 3)).expect_err("another authority");
-    assert!(refused.to_string().contains("`incumbent fence adopt`"), "{refused}");
+    assert!(refused.to_string().contains("`incumbent fence --help`"), "{refused}");
     assert!(refused.to_string().contains("this one is of new"), "{refused}");
 
     let (code, out, err) = world.output(&["fence", "adopt", "report.fence", "--authority=new", "--token=2"]);

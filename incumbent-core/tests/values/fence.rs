@@ -39,7 +39,7 @@ fn another_authority_is_refused_whatever_its_token() {
         assert!(
             text.contains("etcd:cdf8:/prod")
                 && text.contains("file:1f")
-                && text.contains("incumbent fence adopt"),
+                && text.contains("incumbent fence --help"),
             "{text}"
         );
     }

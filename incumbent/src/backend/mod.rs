@@ -211,7 +211,13 @@ pub fn schema(url: &str) -> Result<String> {
         "postgres" | "postgresql" => postgres::schema(&url),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => mysql::schema(&url),
-        _ => Err(Error::new(ErrorKind::Unsupported, format!("{}: has no tables to make", url.scheme))),
+        _ => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: has no tables to make; name a database with --on, as postgres://USER@HOST/DATABASE",
+                url.scheme
+            ),
+        )),
     }
 }
 

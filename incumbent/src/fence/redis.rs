@@ -30,7 +30,7 @@ const CHECK: &str = r#"local function incumbent_admit(key, authority, token)
   end
   if found[2] and found[2] ~= authority then
     return redis.error_reply('FENCED the fence knows tokens of authority ' .. found[2] .. ', this one is of ' .. authority
-      .. '; if the election has moved there for good, an operator runs `incumbent fence adopt`')
+      .. '; if the election has moved there for good, an operator runs what `incumbent fence redis --adopt` prints')
   end
   local seen = found[3] or '0'
   if #token < #seen or #token == #seen and token < seen then

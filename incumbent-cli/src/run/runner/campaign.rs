@@ -1,5 +1,7 @@
 //! What the campaign says.
 
+use std::path::PathBuf;
+
 use incumbent::{BootInstant, CampaignEvent, CandidateId, Error, Leadership, LossReason, Result, StopReason};
 use incumbent_guardian::{LeaseFileWriter, kill_leftovers_of, place};
 
@@ -77,10 +79,7 @@ impl Runner {
     }
 
     fn lease_file(&self, leadership: &Leadership, deadline: BootInstant) -> Result<LeaseFileWriter, String> {
-        let state = incumbent::default_state_dir().map_err(|error| text::error(&error))?;
-        let folder = place::lease_dir(&state).map_err(|error| {
-            format!("there is no folder for the lease file, {} at the latest: {error}", state.display())
-        })?;
+        let folder = lease_dir()?;
         let token = leadership.token().unwrap_or(incumbent::FencingToken(0));
         LeaseFileWriter::create(&folder, leadership.election(), token, deadline).map_err(|error| {
             format!(
@@ -185,9 +184,14 @@ impl Runner {
         });
     }
 
+    /// What earlier terms left and cannot be killed.
+    pub(super) fn leftovers(&self) -> Vec<i32> {
+        lease_dir().map_or_else(|_| Vec::new(), |folder| kill_leftovers_of(&self.plan.election, &folder))
+    }
+
     /// The term was given back, since what an earlier run left still runs: from now on it is only waited for.
     fn tell_blocked(&mut self) -> Option<u8> {
-        let pids = kill_leftovers_of(&self.plan.election);
+        let pids = self.leftovers();
         self.reporter.tell(&Report::Blocked { pids: &pids });
         match self.plan.waiting {
             Waiting::Not => return Some(self.end(exit::ANOTHER_LEADS)),
@@ -225,4 +229,12 @@ impl Runner {
         self.pause_until = Some(incumbent::clock::now() + pause);
         Ok(None)
     }
+}
+
+/// Where lease files lie.
+pub(super) fn lease_dir() -> Result<PathBuf, String> {
+    let state = incumbent::default_state_dir().map_err(|error| text::error(&error))?;
+    place::lease_dir(&state).map_err(|error| {
+        format!("there is no folder for the lease file, {} at the latest: {error}", state.display())
+    })
 }

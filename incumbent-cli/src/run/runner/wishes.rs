@@ -2,7 +2,6 @@
 
 use incumbent::{BootInstant, Result};
 use incumbent_core::time::exact;
-use incumbent_guardian::kill_leftovers_of;
 
 use crate::exit;
 use crate::run::signals::Wish;
@@ -62,7 +61,7 @@ impl Runner {
             return Ok(Some(self.end(self.leaving.unwrap_or(exit::FAILED))));
         }
         if self.pause_until.take_if(|until| now >= *until).is_some() {
-            if self.blocked && !kill_leftovers_of(&self.plan.election).is_empty() {
+            if self.blocked && !self.leftovers().is_empty() {
                 self.pause_until = Some(now + BLOCKED_LOOK);
                 return Ok(None);
             }
