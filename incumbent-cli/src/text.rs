@@ -83,7 +83,11 @@ pub(crate) fn error(error: &Error) -> String {
     while let Some(cause) = source {
         let cause_text = cause.to_string();
         let bare = cause_text.strip_prefix(ABOVE_THE_CAUSE).unwrap_or(&cause_text);
-        if !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
+        // One that only wraps what was told, as "Input/output error: connection refused".
+        let wraps = std::iter::successors(cause.source(), |deeper| deeper.source())
+            .map(ToString::to_string)
+            .any(|deeper| cause_text.contains(&deeper) && text.contains(&deeper));
+        if !wraps && !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();
@@ -144,6 +148,16 @@ mod tests {
         assert_eq!(told("invalid peer certificate: UnknownIssuer"), told("UnknownIssuer"));
         assert!(told("invalid peer certificate: UnknownIssuer").ends_with("check ca="));
         assert!(told("connection reset").ends_with("check ca=: connection reset"));
+    }
+
+    #[test]
+    fn a_cause_that_wraps_what_was_named_is_not_told() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let text = format!("cannot connect: {refused}");
+        let wrapped = std::io::Error::other(
+            Error::new(ErrorKind::Internal, format!("I/O: {refused}")).with_source(refused),
+        );
+        assert_eq!(super::error(&Error::new(ErrorKind::Unavailable, &*text).with_source(wrapped)), text);
     }
 
     #[test]
