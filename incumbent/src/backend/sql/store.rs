@@ -9,7 +9,7 @@ use incumbent_core::{
     Authority, BootInstant, BoxFuture, BoxStream, ElectionName, Error, ErrorKind, Guarantees, Result, Stored,
     Swapped,
 };
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ use super::lane::{Lane, Runner};
 use super::{Ask, Told};
 use crate::clock;
 
-/// Requests that wait for a locked row at the same time, each on a connection of its own.
+/// Requests that wait for a locked row at the same time, each on a connection of its own, which is closed after it: they are rare.
 const WAITING: usize = 4;
 
 /// What a store is made of.
@@ -51,8 +51,6 @@ pub(crate) struct SqlStore<S: Server> {
     /// Renewals have a lane of their own: nothing else makes them wait.
     renewals: Lane,
     others: Lane,
-    /// Connections of requests that waited for a locked row.
-    spare: Mutex<Vec<S::Link>>,
     waiting: Semaphore,
     limit: Duration,
     hints: Arc<Hints>,
@@ -69,7 +67,6 @@ impl<S: Server> SqlStore<S> {
         SqlStore {
             renewals: Lane::start(Arc::clone(&server), limit),
             others: Lane::start(Arc::clone(&server), limit),
-            spare: Mutex::default(),
             waiting: Semaphore::new(WAITING),
             limit,
             hints: Arc::new(Hints::new((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(5)))),
@@ -93,14 +90,8 @@ impl<S: Server> SqlStore<S> {
         let sent_at = clock::now();
         let work = async {
             let _turn = self.waiting.acquire().await;
-            let idle = self.spare.lock().await.pop().filter(|link| !self.server.is_stale(link));
-            let mut link = match idle {
-                Some(link) => link,
-                None => Arc::clone(&self.server).connect().await?,
-            };
-            let told = self.server.run_waiting(&mut link, ask, sent_at).await?;
-            self.spare.lock().await.push(link);
-            match told {
+            let mut link = Arc::clone(&self.server).connect().await?;
+            match self.server.run_waiting(&mut link, ask, sent_at).await? {
                 Told::Swapped(swapped) => Ok(swapped),
                 // The row was as expected when the statement began, and another has written it since.
                 Told::Busy | Told::Found(_) => Ok(Swapped::Conflict),
