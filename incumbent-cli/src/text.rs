@@ -84,7 +84,7 @@ pub(crate) fn error(error: &Error) -> String {
         let cause_text = cause.to_string();
         let bare = cause_text.strip_prefix(ABOVE_THE_CAUSE).unwrap_or(&cause_text);
         // One that only wraps what was told, as "Input/output error: connection refused".
-        let wraps = std::iter::successors(cause.source(), |deeper| deeper.source())
+        let wraps = std::iter::successors(cause.source(), |deeper| (**deeper).source())
             .map(ToString::to_string)
             .any(|deeper| cause_text.contains(&deeper) && text.contains(&deeper));
         if !wraps && !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text.as_str()) {

@@ -76,13 +76,13 @@ pub(crate) fn kill_in(base: &Path) {
 /// may start: what terms of the same election left.
 pub(crate) fn kill_for(lease_file: &Path) -> Vec<Leftover> {
     match (lease_file.parent(), election_of(lease_file)) {
-        (Some(lease_dir), Some(election)) => kill_in(lease_dir, election),
+        (Some(lease_dir), Some(election)) => kill_linked(lease_dir, election),
         _ => Vec::new(),
     }
 }
 
 /// In a folder for lease files, and in those that other runs of this user may have chosen.
-fn kill_in(lease_dir: &Path, election: &str) -> Vec<Leftover> {
+fn kill_linked(lease_dir: &Path, election: &str) -> Vec<Leftover> {
     let elsewhere = place::known().filter(|place| place != lease_dir);
     let dirs = std::iter::once(lease_dir.to_owned()).chain(elsewhere);
     dirs.flat_map(|dir| kill_linked_in(&dir, election)).collect()
@@ -91,7 +91,7 @@ fn kill_in(lease_dir: &Path, election: &str) -> Vec<Leftover> {
 /// Kills what earlier terms of an election left on this machine under this user, as a guardian does before its command starts whose
 /// lease file lies in `lease_dir`. Returns the pids of what still lives, since it cannot be killed.
 pub fn kill_of(election: &ElectionName, lease_dir: &Path) -> Vec<i32> {
-    let left = kill_in(lease_dir, election.as_str());
+    let left = kill_linked(lease_dir, election.as_str());
     left.iter().filter(|leftover| !leftover.is_gone()).flat_map(Leftover::pids).collect()
 }
 
