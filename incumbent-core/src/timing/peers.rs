@@ -88,4 +88,15 @@ impl PeerTiming {
         let pause = self.ttl / 20 + scale(self.ttl / 10, jitter);
         now + pause * (1 + rank.min(RANK_MAX))
     }
+
+    /// Until when a peer that holds an election by Bully waits for the answer of a greater peer, which is dead after it:
+    /// ttl/4.
+    pub fn answer_end(&self, asked_at: BootInstant) -> BootInstant {
+        asked_at + self.ttl / 4
+    }
+
+    /// Until when a neighbour on the ring must have confirmed a message, which then takes the way around it: ttl/10.
+    pub fn hop_end(&self, sent_at: BootInstant) -> BootInstant {
+        sent_at + self.ttl / 10
+    }
 }

@@ -1,15 +1,15 @@
 //! What must be done before what: a message comes out only after the proof of what it depends on.
 
 use incumbent_core::ErrorKind;
-use incumbent_core::peers::raft::{
-    Ballot, Durable, Envelope, Event, Loss, Message, Output, Raft, Refusal, Term,
-};
+use incumbent_core::peers::raft::{Message, Raft};
+use incumbent_core::peers::{Ballot, Durable, Envelope, Event, Loss, Output, Protocol, Refusal, Term};
 
-use crate::support::{LATE, Peer, ballot, cluster, config, id, ms};
+use crate::support::{LATE, LIST, Peer, answer, ballot, cluster, config, id, ms};
 
-fn vote_of_b(term: u64) -> Envelope {
+fn vote_of_b(term: u64) -> Envelope<Message> {
     Envelope {
         cluster: cluster(),
+        list: LIST,
         from: id("b"),
         to: id("a"),
         term: Term(term),
@@ -83,7 +83,7 @@ fn a_candidate_alone_leads_only_after_its_own_vote_is_durable() {
     raft.handle_timeout(ms(LATE + 1));
     assert_eq!((raft.leadership(), raft.poll_output()), (None, None));
     raft.handle_proof(ms(LATE + 2), save.with(|_| Ok::<_, ()>(())).unwrap());
-    assert!(matches!(raft.poll_output(), Some(Output::Event(Event::Elected { .. }))));
+    assert!(matches!(raft.poll_output(), Some(Output::Event(Event::Elected(_)))));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_leader_is_invalid_before_it_tells_its_successor() {
     let Some(Output::Invalidate(invalidate)) = peer.raft.poll_output() else { panic!("invalidate first") };
     peer.raft.handle_message(ms(LATE + 1), vote_of_b(term + 1)).unwrap();
     assert_eq!((peer.raft.poll_output(), peer.raft.leadership()), (None, None));
-    assert_eq!((invalidate.token, invalidate.reason), (Term(term).token(), Loss::Surrendered));
+    assert_eq!((invalidate.term, invalidate.reason), (Term(term), Loss::Surrendered));
     peer.raft.handle_proof(ms(LATE + 2), invalidate.with(|_, _| ()));
     let said = peer.drain(LATE + 2);
     assert_eq!(said.sent[0], (id("b"), Term(term), Message::TimeoutNow));
@@ -149,6 +149,10 @@ fn foreign_messages_are_refused_and_change_nothing() {
         (Refusal::OtherCluster, Envelope { cluster: other_cluster, ..good.clone() }),
         (Refusal::UnknownSender, Envelope { from: id("d"), ..good.clone() }),
         (Refusal::UnknownSender, Envelope { from: id("a"), ..good.clone() }),
+        (Refusal::OlderList, Envelope { list: LIST - 1, ..good.clone() }),
+        (Refusal::NewerList, Envelope { list: LIST + 2, ..good.clone() }),
+        (Refusal::OlderList, Envelope { list: LIST - 2, message: answer(1, 1, 0), ..good.clone() }),
+        (Refusal::NewerList, Envelope { list: LIST + 1, message: answer(1, 1, 0), ..good.clone() }),
         (Refusal::OtherReceiver, Envelope { to: id("c"), ..good.clone() }),
         (Refusal::TermTooGreat, Envelope { term: too_great, ..good.clone() }),
         (
@@ -193,9 +197,15 @@ fn a_term_is_not_surrendered_to_whoever_may_not_lead() {
     let mut peer = Peer::new(config("a", &[("a", 1), ("b", 1), ("c", 0)]));
     let term = peer.is_elected(LATE);
     peer.is_acknowledged(LATE, "c", term, 1);
-    for unfit in ["a", "c", "d"] {
+    for (unfit, kind) in [
+        ("a", ErrorKind::InvalidConfig),
+        ("c", ErrorKind::InvalidConfig),
+        ("d", ErrorKind::InvalidConfig),
+        // It has not said that it stands.
+        ("b", ErrorKind::NotFound),
+    ] {
         let error = peer.raft.surrender(ms(LATE), Some(&id(unfit))).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert_eq!((unfit, error.kind()), (unfit, kind));
     }
     assert!(peer.raft.leadership().is_some());
     // Only a voter has answered: there is nobody to hand over to, and the term is given up all the same.
@@ -214,9 +224,8 @@ fn the_successor_has_the_most_recent_data() {
     for voter in ["b", "c"] {
         peer.hears(LATE, voter, 1, Message::VoteAnswer { asked: Term(1), granted: true });
     }
-    let asked = Term(1);
     for (follower, data_version) in [("b", 7), ("c", 7), ("d", 6)] {
-        peer.hears(LATE, follower, 1, Message::HeartbeatAnswer { asked, round: 1, data_version });
+        peer.hears(LATE, follower, 1, answer(1, 1, data_version));
     }
     assert_eq!(peer.surrenders(LATE, None).sent, [(id("b"), Term(1), Message::TimeoutNow)]);
 }
@@ -232,4 +241,75 @@ fn a_ballot_of_a_peer_that_is_behind_is_refused() {
     assert_eq!(said.sent[0].2, Message::PreVoteAnswer { attempt: 1, granted: false });
     assert!(!peer.votes(LATE, "b", 1, behind));
     assert!(peer.votes(LATE, "c", 1, even));
+}
+
+/// A voter that has a later list of peers than its leader knows refuses it; the leader counts the answers of voters that
+/// are one list behind.
+#[test]
+fn a_leader_of_an_older_list_is_not_acknowledged() {
+    let mut peer = Peer::of_three();
+    let mut list = peer.raft.config().list.clone();
+    (list.version, _) = (LIST + 1, list.members.insert(id("d"), 1));
+    let heartbeat = Envelope { message: Message::Heartbeat { round: 1 }, ..vote_of_b(5) };
+    // It hears a newer one before it has it itself, one step.
+    let newer = Envelope { list: LIST + 1, ..heartbeat.clone() };
+    assert_eq!(peer.raft.handle_message(ms(1), newer), Ok(()));
+    peer.raft.set_list(ms(1), list.clone());
+    assert_eq!(peer.raft.handle_message(ms(2), heartbeat), Err(Refusal::OlderList));
+
+    // With four members two are no quorum any more.
+    let mut leader = Peer::of_three();
+    let term = leader.is_elected(LATE);
+    leader.raft.set_list(ms(LATE), list);
+    assert!(leader.is_acknowledged(LATE, "b", term, 1).events.is_empty());
+    assert!(matches!(leader.is_acknowledged(LATE, "c", term, 1).events[0], Event::Elected(_)));
+    // A member that was removed gives up at once.
+    let mut list = leader.raft.config().list.clone();
+    (list.version, _) = (LIST + 2, list.members.remove(&id("a")));
+    leader.raft.set_list(ms(LATE + 1), list);
+    assert_eq!(leader.drain(LATE + 1).lost, [Loss::Surrendered]);
+}
+
+/// Two lists further on, no acknowledgement of a leader counts, even if it was cut off while they were made.
+#[test]
+fn a_leader_that_missed_a_list_steps_down() {
+    let mut peer = Peer::of_three();
+    let term = peer.is_elected(LATE);
+    peer.is_acknowledged(LATE, "b", term, 1);
+    let mut list = peer.raft.config().list.clone();
+    (list.version, _) = (LIST + 2, list.members.remove(&id("c")));
+    peer.raft.set_list(ms(LATE + 1), list);
+    assert_eq!(peer.drain(LATE + 1).lost, [Loss::Superseded]);
+}
+
+/// Who vanished keeps nothing: a leader gives up when its standing lapses, and hands over to a peer that stands.
+#[test]
+fn a_leader_that_does_not_stand_any_more_gives_up() {
+    let mut peer = Peer::of_three();
+    let term = peer.is_elected(LATE);
+    peer.is_acknowledged(LATE, "b", term, 1);
+    peer.raft.stand(ms(LATE), ms(LATE + 50));
+    assert_eq!(peer.raft.poll_timeout(), Some(ms(LATE + 50)));
+    assert_eq!(peer.wakes(LATE + 49).lost, []);
+    let said = peer.wakes(LATE + 50);
+    assert_eq!((said.lost, &said.sent[0].2), (vec![Loss::Surrendered], &Message::TimeoutNow));
+    // It has nothing to do, but votes.
+    assert_eq!(peer.raft.poll_timeout(), None);
+    assert!(peer.wakes(LATE * 2).sent.is_empty());
+    assert!(peer.votes(LATE * 2, "c", term + 1, ballot()));
+    // Asked to lead again, it asks for votes when it is free to.
+    peer.stands(LATE * 4);
+    assert!(peer.drain(LATE * 4).sent.iter().all(|(_, _, said)| matches!(said, Message::PreVote { .. })));
+    assert!(peer.raft.poll_timeout().is_some());
+}
+
+/// A candidate whose standing lapses before its votes come does not lead.
+#[test]
+fn votes_for_a_peer_that_does_not_stand_any_more_elect_nobody() {
+    let mut peer = Peer::of_three();
+    let attempt = peer.asks(LATE);
+    peer.hears(LATE, "b", 0, Message::PreVoteAnswer { attempt, granted: true });
+    peer.raft.stand(ms(LATE), ms(LATE + 50));
+    let late = peer.hears(LATE + 50, "b", 1, Message::VoteAnswer { asked: Term(1), granted: true });
+    assert!(late.sent.is_empty() && late.events.is_empty());
 }

@@ -3,12 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use incumbent_core::peers::raft::{Ballot, Event, Loss, Message, Term};
+use incumbent_core::peers::raft::Message;
+use incumbent_core::peers::{Ballot, Event, Loss, Protocol, Term, Trust};
 use incumbent_core::timing::PeerTiming;
 
-use crate::support::{FREE, LATE, Peer, TTL, ballot, config, id, ms};
+use crate::support::{FREE, LATE, Peer, TTL, answer, ballot, config, id, ms};
 
 const HEARTBEAT: Message = Message::Heartbeat { round: 1 };
+
+/// What is proven by a round that was sent at `sent_at`.
+fn trust(term: u64, sent_at: u64) -> Trust {
+    let sent_at = ms(sent_at);
+    let valid_until = PeerTiming::new(TTL, 1_000).expect("intervals that fit").deadline(sent_at);
+    Trust { term: Term(term), token: Some(Term(term).token()), sent_at, valid_until }
+}
 
 /// §5.1: a stale request is refused with the newer term.
 #[test]
@@ -16,8 +24,7 @@ fn s5_1_an_old_term_is_refused() {
     let mut peer = Peer::of_three();
     peer.hears(1, "b", 5, HEARTBEAT);
     let said = peer.hears(2, "c", 4, HEARTBEAT);
-    let answer = Message::HeartbeatAnswer { asked: Term(4), round: 1, data_version: 0 };
-    assert_eq!(said.sent, [(id("c"), Term(5), answer)]);
+    assert_eq!(said.sent, [(id("c"), Term(5), answer(4, 1, 0))]);
     assert_eq!(peer.raft.leader(), Some(&id("b")));
     assert!(!peer.votes(LATE, "c", 4, ballot()));
 }
@@ -29,8 +36,7 @@ fn s5_1_an_answer_to_an_old_term_proves_nothing() {
     let first = peer.is_elected(LATE);
     peer.wakes(LATE + 900);
     let second = peer.is_elected(LATE * 2);
-    let answer = Message::HeartbeatAnswer { asked: Term(first), round: 1, data_version: 0 };
-    let said = peer.hears(LATE * 2, "c", second, answer);
+    let said = peer.hears(LATE * 2, "c", second, answer(first, 1, 0));
     assert_eq!((said.events, peer.raft.leadership()), (vec![], None));
 }
 
@@ -40,8 +46,7 @@ fn s5_1_a_leader_steps_down_for_a_greater_term() {
     let mut peer = Peer::of_three();
     let term = peer.is_elected(LATE);
     peer.is_acknowledged(LATE, "b", term, 1);
-    let answer = Message::HeartbeatAnswer { asked: Term(term), round: 1, data_version: 0 };
-    let said = peer.hears(LATE, "c", term + 3, answer);
+    let said = peer.hears(LATE, "c", term + 3, answer(term, 1, 0));
     assert_eq!((said.lost, peer.raft.leadership()), (vec![Loss::Superseded], None));
     assert_eq!(peer.raft.term(), Term(term + 3));
 }
@@ -82,8 +87,7 @@ fn s5_2_a_majority_elects() {
     assert!(won.events.is_empty());
     assert!(peer.is_acknowledged(LATE, "b", 1, 1).events.is_empty());
     let elected = peer.is_acknowledged(LATE + 7, "e", 1, 1).events;
-    let valid_until = PeerTiming::new(TTL, 1_000).unwrap().deadline(ms(LATE));
-    assert_eq!(elected[0], Event::Elected { token: Term(1).token(), valid_until });
+    assert_eq!(elected[0], Event::Elected(trust(1, LATE)));
 }
 
 /// §5.2: a candidate that hears of a leader of its term follows it.
@@ -162,8 +166,9 @@ fn s3_10_a_surrendered_term_is_never_resumed() {
     let mut peer = Peer::of_three();
     let term = peer.is_elected(LATE);
     peer.is_acknowledged(LATE, "b", term, 1);
-    assert_eq!(peer.surrenders(LATE, Some("c")).lost, [Loss::Surrendered]);
-    let late = peer.is_acknowledged(LATE + 1, "b", term, 1);
+    assert_eq!(peer.surrenders(LATE, Some("b")).lost, [Loss::Surrendered]);
+    peer.stands(LATE);
+    let late = peer.is_acknowledged(LATE + 1, "c", term, 1);
     assert_eq!((late.events, peer.raft.leadership()), (vec![], None));
     // It leaves the election to others, and needs a term of its own later.
     assert!(peer.raft.poll_timeout().unwrap() > ms(LATE) + TTL);
@@ -220,16 +225,13 @@ fn s4_2_3_a_leader_ignores_candidates() {
 /// §6.4.1: the lease begins at the send of the round that a majority acknowledged, whenever the answers come.
 #[test]
 fn s6_4_1_the_lease_counts_from_the_send() {
-    let timing = PeerTiming::new(TTL, 1_000).unwrap();
     let mut peer = Peer::of_three();
     let term = peer.is_elected(LATE);
     let elected = peer.is_acknowledged(LATE + 400, "c", term, 1);
-    let valid_until = timing.deadline(ms(LATE));
-    assert_eq!(elected.events[0], Event::Elected { token: Term(term).token(), valid_until });
+    assert_eq!(elected.events[0], Event::Elected(trust(term, LATE)));
     // Round 2 left at 400, when the peer next looked at the time.
     let extended = peer.is_acknowledged(LATE + 700, "b", term, 2);
-    let valid_until = timing.deadline(ms(LATE + 400));
-    assert_eq!(extended.events, [Event::Extended { valid_until }]);
+    assert_eq!(extended.events, [Event::Extended(trust(term, LATE + 400))]);
     // An old answer changes nothing.
     assert_eq!(peer.is_acknowledged(LATE + 701, "c", term, 1).events, []);
 }
@@ -322,10 +324,10 @@ fn any_number_of_peers() {
 
     let mut one = Peer::new(config("a", &[("a", 1)]));
     let elected = one.wakes(LATE).events;
-    assert!(matches!(elected[0], Event::Elected { token, .. } if token == Term(1).token()));
-    assert!(matches!(one.wakes(LATE + 100).events[0], Event::Extended { .. }));
+    assert!(matches!(elected[0], Event::Elected(trust) if trust.token == Some(Term(1).token())));
+    assert!(matches!(one.wakes(LATE + 100).events[0], Event::Extended(_)));
     // Frozen past its deadline, it needs a new term, too.
     assert_eq!(one.wakes(LATE * 2).lost, [Loss::Expired]);
     let again = one.wakes(LATE * 3).events;
-    assert!(matches!(again[0], Event::Elected { token, .. } if token == Term(2).token()));
+    assert!(matches!(again[0], Event::Elected(trust) if trust.token == Some(Term(2).token())));
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use incumbent_core::peers::raft::{
-    Ballot, Durable, Envelope, Event, Loss, Message, Output, Raft, RaftConfig, Refusal, Term,
+use incumbent_core::peers::raft::{Message, Raft};
+use incumbent_core::peers::{
+    Acknowledgement, Ballot, Config, Durable, Envelope, Event, List, Loss, Output, Protocol, Refusal, Term,
 };
 use incumbent_core::timing::PeerTiming;
 use incumbent_core::{Authority, BootInstant, CandidateId};
@@ -14,6 +15,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(1);
 pub(crate) const FREE: u64 = 1_001;
 /// Later than any wait for an election.
 pub(crate) const LATE: u64 = 10_000;
+/// The version of the list of peers.
+pub(crate) const LIST: u64 = 3;
 
 pub(crate) fn id(name: &str) -> CandidateId {
     CandidateId::new(name).expect("a good name")
@@ -31,12 +34,17 @@ pub(crate) fn ballot() -> Ballot {
     Ballot { data_version: 0, surrendered: None }
 }
 
-pub(crate) fn config(name: &str, members: &[(&str, u8)]) -> RaftConfig {
+/// An answer to a heartbeat of `term`, from a peer that stands.
+pub(crate) fn answer(term: u64, round: u64, data_version: u64) -> Message {
+    Message::HeartbeatAnswer(Acknowledgement { asked: Term(term), round, data_version, standing: true })
+}
+
+pub(crate) fn config(name: &str, members: &[(&str, u8)]) -> Config {
     let members: BTreeMap<_, _> = members.iter().map(|(peer, priority)| (id(peer), *priority)).collect();
-    RaftConfig {
+    Config {
         cluster: cluster(),
         id: id(name),
-        members,
+        list: List { version: LIST, members },
         timing: PeerTiming::new(TTL, 1_000).expect("intervals that fit"),
     }
 }
@@ -60,15 +68,24 @@ impl Peer {
         Peer::new(config("a", &[("a", 1), ("b", 1), ("c", 1)]))
     }
 
-    pub(crate) fn new(config: RaftConfig) -> Peer {
+    pub(crate) fn new(config: Config) -> Peer {
         let disk = Durable::new(config.cluster.clone(), config.id.clone());
-        Peer { raft: Raft::new(config, disk.clone(), 7, BootInstant::ZERO).expect("a good start"), disk }
+        let raft = Raft::new(config, disk.clone(), 7, BootInstant::ZERO).expect("a good start");
+        let mut peer = Peer { raft, disk };
+        peer.stands(0);
+        peer
     }
 
     /// Crashes and starts again with what is on its disk.
     pub(crate) fn restart(&mut self, at: u64) {
         self.raft =
             Raft::new(self.raft.config().clone(), self.disk.clone(), 8, ms(at)).expect("a good start");
+        self.stands(at);
+    }
+
+    /// Wants to lead for ever.
+    pub(crate) fn stands(&mut self, at: u64) {
+        self.raft.stand(ms(at), BootInstant::FAR_FUTURE);
     }
 
     pub(crate) fn hears(&mut self, at: u64, from: &str, term: u64, message: Message) -> Said {
@@ -83,7 +100,8 @@ impl Peer {
         message: Message,
     ) -> Result<Said, Refusal> {
         let to = self.raft.config().id.clone();
-        let envelope = Envelope { cluster: cluster(), from: id(from), to, term: Term(term), message };
+        let envelope =
+            Envelope { cluster: cluster(), list: LIST, from: id(from), to, term: Term(term), message };
         self.raft.handle_message(ms(at), envelope)?;
         Ok(self.drain(at))
     }
@@ -152,7 +170,6 @@ impl Peer {
 
     /// Lets `from` acknowledge a round.
     pub(crate) fn is_acknowledged(&mut self, at: u64, from: &str, term: u64, round: u64) -> Said {
-        let asked = Term(term);
-        self.hears(at, from, term, Message::HeartbeatAnswer { asked, round, data_version: 0 })
+        self.hears(at, from, term, answer(term, round, 0))
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use incumbent_core::peers::raft::{
-    Durable, Envelope, Event, Invalidate, Loss, Message, Output, Raft, RaftConfig, Save, Term,
+use incumbent_core::peers::raft::{Message, Raft};
+use incumbent_core::peers::{
+    Config, Durable, Envelope, Event, Invalidate, List, Loss, Output, Protocol, Save, Term,
 };
 use incumbent_core::timing::PeerTiming;
-use incumbent_core::{BootInstant, CandidateId, FencingToken};
+use incumbent_core::{BootInstant, CandidateId};
 
-use crate::support::{cluster, id};
+use crate::support::{LIST, cluster, id};
 
 const MS: u64 = 1_000_000;
 const TTL: u64 = 1_000 * MS;
@@ -36,17 +37,35 @@ impl Dice {
 }
 
 enum Happening {
-    Deliver(Envelope),
-    Wake { node: usize, planned: u64 },
-    Saved { node: usize, life: u32, save: Save },
-    Marked { node: usize, life: u32, invalidate: Invalidate },
-    Restart { node: usize },
+    Deliver(Envelope<Message>),
+    Wake {
+        node: usize,
+        planned: u64,
+    },
+    Saved {
+        node: usize,
+        life: u32,
+        save: Save,
+    },
+    Marked {
+        node: usize,
+        life: u32,
+        invalidate: Invalidate,
+    },
+    Restart {
+        node: usize,
+    },
+    /// Somebody wants to lead here, and says so again and again.
+    Stand {
+        node: usize,
+        life: u32,
+    },
     Fault,
     Heal,
 }
 
 pub(super) struct Node {
-    pub(super) config: RaftConfig,
+    pub(super) config: Config,
     raft: Option<Raft>,
     life: u32,
     disk: Durable,
@@ -56,8 +75,10 @@ pub(super) struct Node {
     offset: u64,
     frozen_until: u64,
     wake_at: Option<u64>,
+    /// Nobody wants to lead here before then.
+    vanished_until: u64,
     /// What its user holds.
-    belief: Option<(FencingToken, BootInstant)>,
+    belief: Option<(Term, BootInstant)>,
 }
 
 impl Node {
@@ -105,7 +126,7 @@ pub(super) struct World {
     fault_gap: u64,
     /// Who sent heartbeats in a term, in which of its lives.
     leader_of: BTreeMap<Term, (CandidateId, u32)>,
-    tokens: BTreeSet<FencingToken>,
+    elected: BTreeSet<Term>,
     pub(super) counts: Counts,
 }
 
@@ -129,8 +150,8 @@ impl World {
         };
         let nodes = (0..count)
             .map(|n| {
-                let config =
-                    RaftConfig { cluster: cluster(), id: id(names[n]), members: members.clone(), timing };
+                let list = List { version: LIST, members: members.clone() };
+                let config = Config { cluster: cluster(), id: id(names[n]), list, timing };
                 Node {
                     disk: Durable::new(cluster(), config.id.clone()),
                     config,
@@ -141,6 +162,7 @@ impl World {
                     offset: TTL + dice.draw(1_000 * TTL),
                     frozen_until: 0,
                     wake_at: None,
+                    vanished_until: 0,
                     belief: None,
                 }
             })
@@ -157,7 +179,7 @@ impl World {
             now: 0,
             cut: BTreeSet::new(),
             leader_of: BTreeMap::new(),
-            tokens: BTreeSet::new(),
+            elected: BTreeSet::new(),
             counts: Counts::default(),
         };
         for node in 0..count {
@@ -198,9 +220,10 @@ impl World {
     fn happens(&mut self, happening: Happening) {
         let node = match &happening {
             Happening::Deliver(envelope) => self.index(&envelope.to),
-            Happening::Wake { node, .. } | Happening::Saved { node, .. } | Happening::Marked { node, .. } => {
-                *node
-            }
+            Happening::Wake { node, .. }
+            | Happening::Saved { node, .. }
+            | Happening::Marked { node, .. }
+            | Happening::Stand { node, .. } => *node,
             Happening::Restart { node } => return self.restart(*node),
             Happening::Fault => return self.fault(),
             Happening::Heal => return self.heal(),
@@ -212,6 +235,7 @@ impl World {
         let now = self.nodes[node].local(self.now);
         let life = self.nodes[node].life;
         let wake_at = self.nodes[node].wake_at;
+        let vanished_until = self.nodes[node].vanished_until;
         let Some(raft) = &mut self.nodes[node].raft else { return };
         match happening {
             Happening::Deliver(envelope) => raft.handle_message(now, envelope).expect("no refusal"),
@@ -233,15 +257,21 @@ impl World {
             }
             Happening::Marked { life: of, invalidate, .. } if of == life => {
                 let mut lost = None;
-                let proof = invalidate.with(|token, reason| lost = Some((token, reason)));
+                let proof = invalidate.with(|term, reason| lost = Some((term, reason)));
                 raft.handle_proof(now, proof);
-                let (token, reason) = lost.expect("was called");
+                let (term, reason) = lost.expect("was called");
                 match reason {
                     Loss::Expired => self.counts.expired += 1,
                     Loss::Superseded => self.counts.superseded += 1,
                     Loss::Surrendered => self.counts.surrendered += 1,
                 }
-                assert_eq!(self.nodes[node].belief.take().map(|belief| belief.0), Some(token));
+                assert_eq!(self.nodes[node].belief.take().map(|belief| belief.0), Some(term));
+            }
+            Happening::Stand { life: of, .. } if of == life => {
+                if vanished_until <= self.now {
+                    raft.stand(now, now + Duration::from_nanos(TTL));
+                }
+                self.at(self.now + TTL / 3, Happening::Stand { node, life });
             }
             _ => {}
         }
@@ -263,17 +293,21 @@ impl World {
                     let at = self.now + self.dice.draw(if slow { TTL } else { MS });
                     self.at(at, Happening::Marked { node, life, invalidate });
                 }
-                Output::Event(Event::Elected { token, valid_until }) => {
+                Output::Event(Event::Elected(trust)) => {
                     assert!(!self.nodes[node].believes(self.now), "elected while its last lease is valid");
-                    assert!(self.tokens.insert(token), "token {token} twice");
-                    self.nodes[node].belief = Some((token, valid_until));
+                    assert!(self.elected.insert(trust.term), "term {} twice", trust.term);
+                    assert_eq!(trust.token, Some(trust.term.token()));
+                    self.nodes[node].belief = Some((trust.term, trust.valid_until));
                     self.counts.elected += 1;
                 }
-                Output::Event(Event::Extended { valid_until }) => {
+                Output::Event(Event::Extended(trust)) => {
                     assert!(self.nodes[node].believes(self.now), "a lapsed term is revived");
                     let belief = self.nodes[node].belief.as_mut().expect("a leadership");
-                    assert!(valid_until > belief.1, "an extension backwards");
-                    belief.1 = valid_until;
+                    assert!(
+                        trust.term == belief.0 && trust.valid_until > belief.1,
+                        "no extension: {trust:?}"
+                    );
+                    belief.1 = trust.valid_until;
                 }
                 Output::Event(Event::LeaderChanged(_)) => {}
             }
@@ -288,7 +322,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: usize, envelope: Envelope) {
+    fn send(&mut self, from: usize, envelope: Envelope<Message>) {
         let disk = &self.nodes[from].disk;
         assert!(disk.term >= envelope.term, "a message of a term that is not durable: {envelope:?}");
         if let Message::VoteAnswer { asked, granted: true } = envelope.message {
@@ -322,6 +356,8 @@ impl World {
             raft.set_data_version(node.data_version);
             node.raft = Some(raft);
             node.wake_at = None;
+            let life = node.life;
+            self.at(self.now, Happening::Stand { node: n, life });
             self.outputs(n);
         }
     }
@@ -338,7 +374,7 @@ impl World {
             n = leader;
         }
         let other = self.dice.draw(count) as usize;
-        match self.dice.draw(10) {
+        match self.dice.draw(11) {
             0 | 1 => {
                 self.counts.crashes += 1;
                 let node = &mut self.nodes[n];
@@ -364,6 +400,7 @@ impl World {
                 }
             }
             5..8 => self.cut.clear(),
+            10 => self.nodes[n].vanished_until = self.now + self.dice.draw(5 * TTL),
             8 => self.delay_max = [10 * MS, 200 * MS, 3_000 * MS][self.dice.draw(3) as usize],
             _ => {
                 let now = self.nodes[n].local(self.now);
@@ -383,7 +420,7 @@ impl World {
         self.cut.clear();
         (self.loss, self.delay_max, self.slow_disk) = (0, 10 * MS, 0);
         for n in 0..self.nodes.len() {
-            self.nodes[n].frozen_until = 0;
+            (self.nodes[n].frozen_until, self.nodes[n].vanished_until) = (0, 0);
             self.restart(n);
         }
     }
@@ -392,7 +429,7 @@ impl World {
     pub(super) fn electable(&self) -> bool {
         self.nodes.iter().any(|node| {
             let votes = self.nodes.iter().filter(|voter| voter.data_version <= node.data_version).count();
-            node.config.members[&node.config.id] > 0 && votes > self.nodes.len() / 2
+            node.config.list.members[&node.config.id] > 0 && votes > self.nodes.len() / 2
         })
     }
 }
