@@ -26,6 +26,7 @@ mod output;
 mod peer;
 mod promise;
 pub mod raft;
+pub mod register;
 
 use core::fmt::Debug;
 
@@ -85,7 +86,8 @@ pub trait Protocol: Clone + Debug + Send + Sized + 'static {
 
     /// Gives up the term and asks a successor to campaign at once: `to`, or the best of those that stand and answered the
     /// latest rounds (dissertation §3.10). To be called when the work is confirmed stopped; [`Output::Invalidate`] comes
-    /// before the message to the successor. Afterwards this peer does not stand. Does nothing if it does not lead.
+    /// before the message to the successor. If nobody is known to stand, all are told that the term is over. Afterwards this peer
+    /// does not stand. Does nothing if it does not lead.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig): `to` is this peer, or no member, or one that only

@@ -202,8 +202,14 @@ impl<M: Words> Peer<M> {
         self.step_down(Loss::Surrendered);
         self.await_election(self.config.timing.promise_end(now));
         // Who claimed in vain ended no other term, and has nothing to hand over.
-        if let Some(successor) = successor.filter(|_| won) {
-            self.send(successor, M::take_over());
+        match successor {
+            _ if !won => {}
+            Some(successor) => self.send(successor, M::take_over()),
+            None => {
+                // Nobody is known to stand. All are told, so that whoever does by now, or will, need not wait.
+                self.broadcast(&M::take_over());
+                self.retry(now);
+            }
         }
     }
 }

@@ -208,9 +208,11 @@ fn a_term_is_not_surrendered_to_whoever_may_not_lead() {
         assert_eq!((unfit, error.kind()), (unfit, kind));
     }
     assert!(peer.raft.leadership().is_some());
-    // Only a voter has answered: there is nobody to hand over to, and the term is given up all the same.
+    // Only a voter has answered: nobody is known to stand, so all are told that the term is over.
     let said = peer.surrenders(LATE, None);
-    assert_eq!((said.lost, said.sent), (vec![Loss::Surrendered], vec![]));
+    let told = ["b", "c"].map(|peer| (peer, Term(1), Message::TimeoutNow));
+    assert_eq!(said.lost, vec![Loss::Surrendered]);
+    assert!(said.sent.iter().map(|(to, term, message)| (to.as_str(), *term, message.clone())).eq(told));
 }
 
 #[test]
