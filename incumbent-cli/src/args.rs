@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Transfer(TransferArgs),
     Checkpoint(CheckpointArgs),
     Fence(FenceArgs),
+    Peer(PeerArgs),
     Doctor(DoctorArgs),
     Backends(BackendsArgs),
     Completions(CompletionsArgs),
@@ -349,6 +350,63 @@ pub(crate) struct FenceSqlArgs {
     /// With --adopt: refuse older tokens than this
     #[arg(long, requires = "adopt", default_value_t = 0)]
     pub(crate) token: u64,
+}
+
+/// Be one of the peers that elect among themselves, without a store
+#[derive(Debug, Args)]
+pub(crate) struct PeerArgs {
+    #[command(subcommand)]
+    pub(crate) action: PeerAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PeerAction {
+    Init(PeerInitArgs),
+    Run(PeerRunArgs),
+}
+
+/// Make the state of a new peer
+///
+/// Once in a peer's life: what it promises stands there, and a peer that forgets that can make two leaders. A state that is
+/// there already is kept as it is.
+#[derive(Debug, Args)]
+pub(crate) struct PeerInitArgs {
+    /// The folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: PathBuf,
+    /// The peer's name, as in the URL: 1 to 128 of A-Z a-z 0-9 . _ -
+    #[arg(long)]
+    pub(crate) name: String,
+    /// A name for all the peers together, the same at each of them and at no others
+    #[arg(long)]
+    pub(crate) cluster: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Vote, and stand for no election
+///
+/// A candidate, as with incumbent run, is a peer by itself; this is for the machines on which no candidate runs.
+#[derive(Debug, Args)]
+pub(crate) struct PeerRunArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The ttl of the candidates, which all peers must be told [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Tell what happens as lines of JSON, on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Tell more; twice, also what the library logs
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+impl PeerRunArgs {
+    pub(crate) fn term(&self) -> TermArgs {
+        TermArgs { ttl: self.ttl, grace: None, drain: None }
+    }
 }
 
 /// Show the settings in force, what follows from them, and what this machine lacks

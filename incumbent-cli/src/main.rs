@@ -14,6 +14,7 @@ mod identity;
 mod narrator;
 mod observe;
 mod output;
+mod peer;
 mod platform;
 mod report;
 mod run;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Transfer(args) => handover::transfer(&args),
         Command::Checkpoint(args) => checkpoint::checkpoint(&args.action),
         Command::Fence(args) => fence::fence(&args.action),
+        Command::Peer(args) => peer::peer(args.action),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Backends(args) => backends::backends(&args),
         Command::Completions(args) => generate::completions(&args),

@@ -49,6 +49,8 @@ pub(crate) enum Report<'a> {
     Released { campaigning_in_ms: u64 },
     /// The command will be started again in a new term.
     Pause { restart_in_ms: u64, released: bool },
+    /// A peer takes part in elections.
+    Voting { address: &'a str, cluster: &'a str, peers: usize },
     /// Something that is good to know.
     Note { message: &'a str },
     /// Something that should be changed.
@@ -298,6 +300,12 @@ impl Reporter {
                     format!("{given_back}campaigning for {election} again in {}", span(*restart_in_ms));
                 (Normal, Tone::Calm, "restart", text)
             }
+            Report::Voting { address, cluster, peers } => (
+                Normal,
+                Tone::Good,
+                "peer",
+                format!("{id} of {cluster} votes, at {address}, as one of {peers}"),
+            ),
             Report::Note { message } => (Normal, Tone::Calm, "note", (*message).to_owned()),
             Report::Warning { message } => (Quiet, Tone::Warning, "warning", (*message).to_owned()),
             Report::Log { message } => (Verbose, Tone::Calm, "log", (*message).to_owned()),

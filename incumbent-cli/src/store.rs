@@ -111,6 +111,12 @@ impl Store {
         incumbent::redact(&self.url).into_owned()
     }
 
+    /// The name of this peer, where the URL names peers.
+    pub(crate) fn peer_name(&self) -> Option<String> {
+        let (_, rest) = self.url.split_once("://")?;
+        rest.split(['?', '/']).next().filter(|name| !name.is_empty()).map(str::to_owned)
+    }
+
     /// What a user of the embedded default should know.
     pub(crate) fn note(&self) -> Option<String> {
         let path = self.url.strip_prefix("file:").filter(|_| self.source == Source::Default)?;

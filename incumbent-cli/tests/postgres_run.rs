@@ -116,7 +116,7 @@ fn the_printed_schema_and_its_rights_are_enough() {
         assert_eq!(status, 0, "{err}");
         postgres.psql(&schema);
     }
-    let room = Room { world, on: url };
+    let room = Room { world, on: url, place: Postgres::place };
     let a = room.candidate("a");
     let first = wait_leading(&a, 1);
     let b = room.candidate("b");

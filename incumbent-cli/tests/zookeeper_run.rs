@@ -27,7 +27,7 @@ impl Store for Zookeeper {
         Zookeeper::single(Version::V3_9).start().expect("ZooKeeper starts")
     }
 
-    fn start_lasting() -> Zookeeper {
+    fn start_for(_: &'static str) -> Zookeeper {
         Zookeeper::single(Version::V3_9).tick_ms(2000).start().expect("ZooKeeper starts")
     }
 

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! The URL names the authority. `file:` (one machine) and `memory:` (one process) are always there; each other store is a Cargo
-//! feature: `consul`, `etcd`, `kubernetes`, `mysql`, `nats`, `postgres`, `redis`, `zookeeper`. What each promises is in
+//! feature: `consul`, `etcd`, `kubernetes`, `mysql`, `nats`, `peers` (no store: the peers elect among themselves), `postgres`,
+//! `redis`, `zookeeper`. What each promises is in
 //! [`backend::REGISTRY`] and, as a table, in the README.
 //!
 //! | for | see |
@@ -37,6 +38,8 @@ pub mod fence;
 mod handover;
 mod leadership;
 mod observer;
+#[cfg(feature = "peers")]
+pub mod peers;
 mod thread;
 mod url;
 

@@ -236,7 +236,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration> {
     }
 }
 
-fn parse_host(text: &str) -> Result<Host> {
+pub(crate) fn parse_host(text: &str) -> Result<Host> {
     // What stands behind the colon may be a password that lacks its host: it is not repeated.
     let shown = text.split(':').next().unwrap_or(text);
     let wrong = || {

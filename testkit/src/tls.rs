@@ -17,6 +17,10 @@ pub struct Certificates {
     pub server_cert: PathBuf,
     /// The servers' key.
     pub server_key: PathBuf,
+    /// A certificate of the servers that ended in 2021.
+    pub expired_cert: PathBuf,
+    /// Its key.
+    pub expired_key: PathBuf,
     /// The clients' certificate, for the common name `client`.
     pub client_cert: PathBuf,
     /// The clients' key.
@@ -50,12 +54,18 @@ impl Certificates {
             params.extended_key_usages =
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
             params.use_authority_key_identifier_extension = true;
+            if name == "expired" {
+                params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+                params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+            }
             let key = KeyPair::generate().expect("a key pair");
             let cert = params.signed_by(&key, &issuer).expect("a signed certificate");
             (write(&format!("{name}.pem"), cert.pem()), write(&format!("{name}.key"), key.serialize_pem()))
         };
         let (server_cert, server_key) = leaf("server");
+        let (expired_cert, expired_key) = leaf("expired");
         let (client_cert, client_key) = leaf("client");
-        Certificates { ca: write("ca.pem", ca_pem), server_cert, server_key, client_cert, client_key }
+        let ca = write("ca.pem", ca_pem);
+        Certificates { ca, server_cert, server_key, expired_cert, expired_key, client_cert, client_key }
     }
 }

@@ -19,8 +19,9 @@ use crate::report::{Level, Reporter};
 use crate::store::Store;
 use crate::{exit, identity, output, text};
 
+pub(crate) use library::listen;
 use runner::{Plan, Waiting};
-pub(crate) use signals::Caught;
+pub(crate) use signals::{Caught, Wish};
 
 pub(crate) fn run(args: RunArgs, signals: io::Result<Caught>) -> ExitCode {
     let narrator = match Narrator::start() {

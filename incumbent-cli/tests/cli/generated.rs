@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::harness::World;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "check",
     "observe",
@@ -13,6 +13,7 @@ const COMMANDS: [&str; 12] = [
     "transfer",
     "checkpoint",
     "fence",
+    "peer",
     "doctor",
     "backends",
     "completions",
@@ -45,6 +46,10 @@ fn the_page_is_the_help() {
             for action in ["show", "adopt", "etcd", "redis", "sql"] {
                 page += &help(&["fence", action]);
             }
+        }
+        if command == "peer" {
+            page += &help(&["peer", "init"]);
+            page += &help(&["peer", "run"]);
         }
     }
     let page = page.trim_end().to_owned() + "\n";

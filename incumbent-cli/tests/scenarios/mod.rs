@@ -12,7 +12,7 @@ mod terms;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use testkit::Proc;
+use testkit::{Cgroup, Proc};
 
 use harness::{World, code, ended};
 pub(crate) use outages::*;
@@ -42,8 +42,8 @@ pub(crate) trait Store: Sized {
     /// A server with nothing on it.
     fn start() -> Self;
 
-    /// A server that keeps a ttl of 30 s.
-    fn start_lasting() -> Self {
+    /// A server for a ttl other than that of [`TTL`], where it must be told.
+    fn start_for(_ttl: &'static str) -> Self {
         Self::start()
     }
 
@@ -51,6 +51,11 @@ pub(crate) trait Store: Sized {
     fn secured(shared: &Self) -> (Option<Self>, String, &'static str);
 
     fn url(&self) -> String;
+
+    /// Where the candidate `id` is to be told another URL than those who only ask.
+    fn place(on: &str, _id: &str) -> String {
+        on.to_owned()
+    }
 
     /// The URL of a part of it where no other test works.
     fn room(&self, name: &str) -> String {
@@ -102,6 +107,7 @@ pub(crate) use run_on;
 pub(crate) struct Room {
     pub(crate) world: World,
     pub(crate) on: String,
+    pub(crate) place: fn(&str, &str) -> String,
 }
 
 impl Room {
@@ -118,7 +124,7 @@ impl Room {
 
     /// Where somebody has led and given up, so that nobody waits for a record that is new.
     pub(crate) fn at<S: Store>(on: String) -> Room {
-        let room = Room { world: World::new(), on };
+        let room = Room { world: World::new(), on, place: S::place };
         if let Some(ttl) = S::WAITS_FOR_NEW_RECORDS {
             assert_eq!(code(&room.run(&[ttl], "exit 0")), 0);
         }
@@ -126,7 +132,13 @@ impl Room {
     }
 
     pub(crate) fn run(&self, options: &[&str], script: &str) -> Proc {
-        self.world.run(&[&["--on", &self.on], options].concat(), script)
+        self.run_in(None, options, script)
+    }
+
+    pub(crate) fn run_in(&self, cgroup: Option<&Cgroup>, options: &[&str], script: &str) -> Proc {
+        let id = options.iter().find_map(|option| option.strip_prefix("--id=")).unwrap_or("a");
+        let on = (self.place)(&self.on, id);
+        self.world.run_in(cgroup, &[&["--on", &on], options].concat(), script)
     }
 
     pub(crate) fn candidate(&self, id: &str) -> Proc {

@@ -8,7 +8,7 @@ use super::harness::{SOON, World, code, ended, lives, pid_in, wait_leading};
 use super::{JOB, Room, Store, TTL, refused, terms_of};
 
 pub(crate) fn a_store_that_is_frozen_under_a_leader_stops_the_job_in_time<S: Store>() {
-    let mut store = S::start();
+    let mut store = S::start_for("10s");
     let room = Room::of(&store);
     let job =
         "trap 'echo told' TERM; echo \"leading $INCUMBENT_TOKEN\"; while :; do echo step; sleep 0.05; done";
@@ -52,7 +52,7 @@ pub(crate) fn a_store_that_is_not_there_is_told_at_once_and_waited_for<S: Store>
 
 /// A crash that is shorter than the lease costs no term, or, where nobody can tell whether the store has lost writes, no more than that.
 pub(crate) fn a_store_that_restarts_within_the_ttl_is_survived<S: Store>() {
-    let mut store = S::start_lasting();
+    let mut store = S::start_for("30s");
     let room = Room::of(&store);
     let a = room.run(&["--id=a", "--ttl=30s"], JOB);
     let first = wait_leading(&a, 1);

@@ -57,9 +57,8 @@ pub(crate) fn what_frozen_keepers_left_is_dead_before_the_successor_on_their_mac
         return;
     }
     let room = Room::apart(store);
-    let run = |id: &str, apart: &Option<Cgroup>| {
-        room.world.run_in(apart.as_ref(), &["--on", &room.on, &format!("--id={id}"), TTL], JOB)
-    };
+    let run =
+        |id: &str, apart: &Option<Cgroup>| room.run_in(apart.as_ref(), &[&format!("--id={id}"), TTL], JOB);
     let a = run("a", &apart[0]);
     let first = wait_leading(&a, 1);
     let b = run("b", &apart[1]);

@@ -14,6 +14,8 @@ mod memory;
 mod mysql;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "peers")]
+pub(crate) mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -184,6 +186,20 @@ pub static REGISTRY: &[Scheme] = &[
         #[cfg(feature = "nats")]
         open: Some(nats::open),
         #[cfg(not(feature = "nats"))]
+        open: None,
+    },
+    Scheme {
+        name: "raft",
+        aliases: &[],
+        feature: Some("peers"),
+        example: "raft://node-1?peers=node-1=10.0.0.1:7400,…",
+        #[cfg(feature = "peers")]
+        guarantees: Some(peers::raft),
+        #[cfg(not(feature = "peers"))]
+        guarantees: None,
+        #[cfg(feature = "peers")]
+        open: Some(peers::open),
+        #[cfg(not(feature = "peers"))]
         open: None,
     },
 ];

@@ -13,13 +13,18 @@ use crate::url::{StoreUrl, bad};
 /// # Errors
 /// [`ErrorKind::InvalidConfig`](incumbent_core::ErrorKind::InvalidConfig) if the parameters contradict each other.
 pub(super) fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
+    tls_to(url, url.hosts.iter().all(|host| host.is_loopback()))
+}
+
+/// The same for hosts that stand elsewhere than in front; `local`: all of them are on this machine.
+pub(super) fn tls_to(url: &StoreUrl, local: bool) -> Result<Option<Tls>> {
     let given = ["ca", "cert", "key", "server_name"].into_iter().find(|name| url.parameter(name).is_some());
     let wanted = match url.parameter("tls") {
         Some("on") => true,
         Some("off") => false,
         Some(other) => return Err(bad(format!("tls={other} is neither on nor off"))),
         None if given.is_some() => true,
-        None => !url.hosts.iter().all(|host| host.is_loopback()),
+        None => !local,
     };
     if !wanted {
         return match given {

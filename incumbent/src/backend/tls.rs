@@ -51,6 +51,33 @@ impl Tls {
         self.identified(builder().dangerous().with_custom_certificate_verifier(verifier))
     }
 
+    /// The settings of the side that is connected to, for peers: whoever connects must show a certificate of the same authority.
+    ///
+    /// # Errors
+    /// As [`config`](Tls::config); also without an identity.
+    #[cfg(feature = "peers")]
+    pub(crate) fn server_config(&self) -> Result<rustls::ServerConfig> {
+        let Some((certificate, key)) = &self.identity else {
+            return Err(Error::new(ErrorKind::InvalidConfig, "a peer needs cert= and key="));
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let invalid = |cause: Box<dyn StdError + Send + Sync>| {
+            let text = format!("cert={} and key= cannot be used by a peer", certificate.display());
+            Error::new(ErrorKind::InvalidConfig, text).with_source(cause)
+        };
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            self.roots()?.into(),
+            Arc::clone(&provider),
+        );
+        let verifier = verifier.build().map_err(|cause| invalid(cause.into()))?;
+        rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|cause| invalid(cause.into()))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certificates(certificate, "cert")?, private_key(key)?)
+            .map_err(|cause| invalid(cause.into()))
+    }
+
     fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(self.authorities()?);

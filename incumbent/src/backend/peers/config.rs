@@ -1,0 +1,237 @@
+//! What a URL says of this peer and of the others.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use incumbent_core::timing::PeerTiming;
+use incumbent_core::{CandidateId, ElectionName, Error, ErrorKind, Result, Settings};
+use ring::hmac;
+
+use super::super::server;
+use super::super::tls::Tls;
+use crate::url::{Host, StoreUrl, bad, parse_host};
+
+/// A shared secret is at least this long, in bytes: a guess takes for ever.
+const SECRET_MIN: usize = 16;
+/// More peers than this only make elections slower.
+const MEMBERS_MAX: usize = 64;
+
+/// What a URL says.
+#[derive(Clone)]
+pub(crate) struct Config {
+    /// How the peers elect.
+    pub(super) scheme: &'static str,
+    /// This peer; `None`: only asks the others.
+    pub(super) name: Option<CandidateId>,
+    /// All peers, this one too, and where each is.
+    pub(super) members: BTreeMap<CandidateId, Host>,
+    /// Where this peer keeps what must outlive it.
+    pub(super) state: Option<PathBuf>,
+    pub(super) secret: Secret,
+    /// `None`: plain text, on this machine only.
+    pub(super) tls: Option<Tls>,
+    pub(super) timing: PeerTiming,
+}
+
+/// What whoever speaks to these peers must know. Shown nowhere.
+#[derive(Clone)]
+pub(super) struct Secret(Arc<hmac::Key>);
+
+impl Secret {
+    fn new(bytes: &[u8]) -> Secret {
+        Secret(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)))
+    }
+
+    pub(super) fn sign(&self, parts: &[&[u8]]) -> Vec<u8> {
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in parts {
+            context.update(&(part.len() as u64).to_le_bytes());
+            context.update(part);
+        }
+        context.sign().as_ref().to_vec()
+    }
+
+    /// Takes the same time wherever the difference is.
+    pub(super) fn verifies(&self, parts: &[&[u8]], proof: &[u8]) -> bool {
+        let mut message = Vec::new();
+        for part in parts {
+            message.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            message.extend_from_slice(part);
+        }
+        hmac::verify(&self.0, &message, proof).is_ok()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// The parameters of these URLs, besides those of all.
+const PARAMETERS: [&str; 7] = ["peers", "state", "secret_file", "tls", "ca", "cert", "key"];
+
+impl Config {
+    /// Understands `SCHEME://NAME?peers=NAME=HOST:PORT,…&state=DIR&secret_file=FILE`.
+    pub(super) fn new(scheme: &'static str, url: &StoreUrl, settings: &Settings) -> Result<Config> {
+        url.only(&PARAMETERS)?;
+        let example = format!("{scheme}://node-1?peers=node-1=10.0.0.1:7400,node-2=10.0.0.2:7400&state=DIR");
+        if url.user.is_some() || url.password.is_some() || !url.path.is_empty() {
+            return Err(bad(format!("{scheme}: has no user and no prefix; write {example}")));
+        }
+        let name = match url.hosts.as_slice() {
+            [] => None,
+            [Host { name, port: None }] => Some(member_name(name)?),
+            _ => return Err(bad(format!("{scheme}: needs the name of this one peer; write {example}"))),
+        };
+        let members = members(url.parameter("peers").unwrap_or_default())
+            .map_err(|reason| bad(format!("{scheme}: {reason}; write {example}")))?;
+        if let Some(name) = name.as_ref().filter(|name| !members.contains_key(name)) {
+            return Err(bad(format!("{scheme}: {name} is not among peers=; add it there, at all peers")));
+        }
+        let local = members.values().all(Host::is_loopback);
+        let tls = server::tls_to(url, local)?;
+        if !local && tls.is_none() {
+            return Err(bad(format!(
+                "{scheme}: peers on other machines speak TLS only; leave tls=off out and give ca=, cert= and key="
+            )));
+        }
+        if tls.as_ref().is_some_and(|tls| tls.identity.is_none() || tls.ca.is_none()) {
+            return Err(bad(format!(
+                "{scheme}: peers show each other certificates; give ca= (the authority that signed them), cert= and key="
+            )));
+        }
+        let secret = match (url.parameter("secret_file"), &tls) {
+            (Some(path), _) => secret(path)?,
+            (None, Some(_)) => Secret::new(b""),
+            (None, None) => {
+                return Err(bad(format!(
+                    "{scheme}: peers on one machine need secret_file=, a file with one line of at least {SECRET_MIN} bytes that others cannot read"
+                )));
+            }
+        };
+        Ok(Config {
+            scheme,
+            name,
+            members,
+            state: url.parameter("state").filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            secret,
+            tls,
+            timing: PeerTiming::new(settings.ttl, settings.drift_ppm)?,
+        })
+    }
+
+    pub(super) fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// All that must be equal at all peers, as text.
+    pub(super) fn agreement(&self) -> String {
+        let PeerTiming { ttl, drift_ppm, .. } = self.timing;
+        let mut text = format!("{} ttl={}ms drift={drift_ppm}ppm peers=", self.scheme, ttl.as_millis());
+        for (place, (name, host)) in self.members.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}{name}={}", host.authority(0));
+        }
+        text
+    }
+
+    /// How long a peer may be silent before this one gives up on what it asked.
+    pub(super) fn patience(&self) -> Duration {
+        (self.timing.ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(2))
+    }
+
+    pub(super) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error::new(kind, text).with_backend(self.scheme)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("name", &self.name)
+            .field("agreement", &self.agreement())
+            .field("state", &self.state)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+fn members(list: &str) -> Result<BTreeMap<CandidateId, Host>, String> {
+    let mut members = BTreeMap::new();
+    for part in list.split(',').filter(|part| !part.is_empty()) {
+        let (name, host) =
+            part.split_once('=').ok_or_else(|| format!("{part:?} in peers= is no NAME=HOST:PORT"))?;
+        let name = member_name(name).map_err(|error| error.to_string())?;
+        let host = parse_host(host).map_err(|error| error.to_string())?;
+        if host.port.is_none() {
+            return Err(format!("{name} in peers= has no port"));
+        }
+        if members.values().any(|other| *other == host) {
+            return Err(format!("two of peers= have the address of {name}"));
+        }
+        if members.insert(name.clone(), host).is_some() {
+            return Err(format!("{name} stands twice in peers="));
+        }
+    }
+    match members.len() {
+        0 => Err("it needs peers=".to_owned()),
+        1..=MEMBERS_MAX => Ok(members),
+        many => Err(format!("{many} peers are more than {MEMBERS_MAX}; 3 or 5 are enough")),
+    }
+}
+
+/// A peer's name stands in URLs and in logs: it keeps to the rule for elections.
+pub(super) fn member_name(name: &str) -> Result<CandidateId> {
+    if ElectionName::new(name).is_err() {
+        return Err(bad(format!("{name:?} is no name of a peer; {}", ElectionName::RULE)));
+    }
+    CandidateId::new(name)
+}
+
+fn secret(path: &str) -> Result<Secret> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| bad(format!("secret_file={path} cannot be read: {error}")).with_source(error))?;
+    let secret = bytes.trim_ascii();
+    if secret.len() < SECRET_MIN {
+        return Err(bad(format!(
+            "secret_file={path} holds fewer than {SECRET_MIN} bytes; make it as with: head -c 32 /dev/urandom | base64"
+        )));
+    }
+    Ok(Secret::new(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(url: &str) -> Result<Config> {
+        Config::new("raft", &StoreUrl::parse(url)?, &Settings::default())
+    }
+
+    #[test]
+    fn a_list_that_cannot_work_is_refused_with_the_reason() {
+        for (url, hint) in [
+            ("raft://a", "needs peers="),
+            ("raft://a?peers=a", "no NAME=HOST:PORT"),
+            ("raft://a?peers=a=127.0.0.1", "has no port"),
+            ("raft://a?peers=a=127.0.0.1:1,a=127.0.0.1:2", "stands twice"),
+            ("raft://a?peers=a=127.0.0.1:1,b=127.0.0.1:1", "the address of b"),
+            ("raft://c?peers=a=127.0.0.1:1,b=127.0.0.1:2", "c is not among peers="),
+            ("raft://a?peers=a=127.0.0.1:1", "need secret_file="),
+            ("raft://a?peers=a=10.0.0.1:1&tls=off", "speak TLS only"),
+            ("raft://a?peers=a=10.0.0.1:1", "give ca="),
+            ("raft://a?peers=a=127.0.0.1:1&stat=x", "did you mean state?"),
+            ("raft://me@a?peers=a=127.0.0.1:1", "has no user"),
+            ("raft://a,b?peers=a=127.0.0.1:1", "this one peer"),
+            ("raft://a?peers=a=127.0.0.1:1&secret_file=/no/such/file", "cannot be read"),
+            ("raft://a?peers=a=127.0.0.1:1&secret_file=/dev/null", "fewer than 16 bytes"),
+        ] {
+            let error = open(url).err().unwrap_or_else(|| panic!("{url} was taken"));
+            assert!(error.to_string().contains(hint), "{url}: {error}");
+        }
+    }
+}

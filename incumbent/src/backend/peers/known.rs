@@ -1,0 +1,56 @@
+//! The other members, as they were met first: a member that comes with another state is another one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use incumbent_core::{CandidateId, Error, ErrorKind, Nonce, Result};
+
+use super::disk::Disk;
+
+/// The nonces of the members' states.
+pub(super) struct Known {
+    nonces: Mutex<BTreeMap<CandidateId, Nonce>>,
+    disk: Disk,
+}
+
+impl Known {
+    pub(super) fn new(nonces: BTreeMap<CandidateId, Nonce>, disk: Disk) -> Known {
+        Known { nonces: Mutex::new(nonces), disk }
+    }
+
+    /// Remembers who is met for the first time, durably.
+    ///
+    /// # Errors
+    /// With what to do, if it is not the one that was met before.
+    pub(super) async fn meet(&self, name: &CandidateId, nonce: Nonce) -> Result<()> {
+        let known = self.lock().get(name).copied();
+        match known {
+            Some(known) if known == nonce => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!(
+                    "{name} has another state than when it was met first: two peers use this name, or its state was lost, and with it what {name} has promised; stop the one that does not belong there, or put the old state back"
+                ),
+            )),
+            None => {
+                self.disk.know(name.clone(), nonce).await?;
+                // Two may be met at the same time: the first one that was written counts.
+                match *self.lock().entry(name.clone()).or_insert(nonce) {
+                    known if known == nonce => Ok(()),
+                    _ => Err(Error::new(ErrorKind::InvalidConfig, format!("two peers use the name {name}"))),
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<CandidateId, Nonce>> {
+        self.nonces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known").finish_non_exhaustive()
+    }
+}
