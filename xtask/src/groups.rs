@@ -54,6 +54,12 @@ pub(crate) const GROUPS: &[Group] = &[
         steps: &[Step::Tests(|t| t.is_of("incumbent-core"))],
     },
     Group {
+        name: "sim",
+        about: "simulated years of elections",
+        needs: &[],
+        steps: &[Step::Tests(|t| t.is_of("incumbent-sim"))],
+    },
+    Group {
         name: "lib",
         about: "the library, on backends that need no server",
         needs: &[],

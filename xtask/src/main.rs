@@ -8,6 +8,7 @@ mod groups;
 mod process;
 mod protos;
 mod servers;
+mod sim;
 mod tally;
 mod targets;
 mod test;
@@ -40,6 +41,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Measure what the system must reach, beside the tools that it replaces
     Bench(bench::Options),
+    /// Simulate elections under faults, or replay one run
+    Sim(sim::Options),
     /// Start and stop real servers to try things on
     #[command(subcommand)]
     Servers(servers::Task),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Fix => verify::fix(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Sim(options) => sim::run(&options),
         Task::Servers(task) => servers::run(&task),
     };
     match result {

@@ -1,0 +1,339 @@
+//! The peers of one election, their disks and clocks, the network between them, and true time.
+
+mod broken;
+mod happenings;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use incumbent_core::peers::{Config, Durable, Envelope, Event, Invalidate, List, Output, Save, Words};
+use incumbent_core::{Authority, BootInstant, CandidateId, Fence, FencingToken, HighWater};
+
+use super::Simulated;
+use super::options::Options;
+use crate::check::{self, Hold, Sometimes, Valid, Violation, Write};
+use crate::clock::{Clock, MS, Nanos, SECOND};
+use crate::network::{Network, Weather};
+use crate::outcome::{Counts, Outcome, Painter, Stopwatch};
+use crate::plan::Plan;
+use crate::queue::Queue;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// What happens at its time.
+#[derive(Debug)]
+pub(super) enum Happening<M> {
+    /// A message reaches a peer.
+    Deliver {
+        to: usize,
+        envelope: Box<Envelope<M>>,
+    },
+    /// A peer looks at its clock.
+    Wake {
+        node: usize,
+    },
+    /// Its user wants to lead, for a while.
+    Stand {
+        node: usize,
+        life: u32,
+    },
+    /// A barrier is done.
+    Saved {
+        node: usize,
+        life: u32,
+        save: Box<Save>,
+    },
+    Marked {
+        node: usize,
+        life: u32,
+        invalidate: Box<Invalidate>,
+    },
+    /// The work checks and begins to write; what it wrote reaches the resource.
+    Check {
+        node: usize,
+        term: u32,
+    },
+    Write {
+        node: usize,
+        term: u32,
+        token: u64,
+    },
+    Arrived {
+        token: u64,
+    },
+    Start {
+        node: usize,
+        life: u32,
+    },
+    Fault {
+        number: usize,
+    },
+    FaultEnds {
+        number: usize,
+        node: usize,
+    },
+    Heal,
+    /// A node that is not of the healthy core is cut off, or comes back.
+    Flap {
+        node: usize,
+    },
+}
+
+/// A peer's machine.
+#[derive(Debug)]
+pub(super) struct Node<P> {
+    id: CandidateId,
+    clock: Clock,
+    disk: Durable,
+    /// `None`: its process is down.
+    peer: Option<P>,
+    life: u32,
+    frozen_until: Nanos,
+    slow_until: Nanos,
+    wake_at: Nanos,
+    belief: Option<Belief>,
+    /// Counts its leaderships.
+    term: u32,
+    /// A fault keeps it from being heard.
+    hit_until: Nanos,
+}
+
+/// What its user holds: valid until this deadline by the boot clock, unless it is marked invalid.
+#[derive(Clone, Copy, Debug)]
+struct Belief {
+    token: Option<FencingToken>,
+    valid_until: BootInstant,
+    /// Where this leadership stands in the history.
+    hold: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct World<'a, P: Simulated> {
+    plan: &'a Plan<Options>,
+    now: Nanos,
+    queue: Queue<Happening<P::Message>>,
+    random: Random,
+    network: Network,
+    calm: Weather,
+    nodes: Vec<Node<P>>,
+    cluster: Authority,
+    list: List,
+    slow_saves: u32,
+    healed: bool,
+    core: Vec<bool>,
+    active_faults: u32,
+    /// The groups of the splits that last, by the fault's number.
+    splits: BTreeMap<usize, BTreeSet<usize>>,
+    fence: Fence,
+    mark: HighWater,
+    writes: Vec<Write>,
+    holds: Vec<Hold>,
+    owners: Vec<usize>,
+    checks: Vec<Valid>,
+    violations: Vec<Violation>,
+    sometimes: Sometimes,
+    counts: Counts,
+    messages: BTreeMap<&'static str, u64>,
+    stopwatch: Stopwatch,
+    painter: Painter,
+    trace: Trace,
+}
+
+impl<'a, P: Simulated> World<'a, P> {
+    pub(super) fn new(plan: &'a Plan<Options>, shown: bool) -> World<'a, P> {
+        let options = &plan.options;
+        // What was drawn for the plan shall not move what is drawn in the run, nor the other way round.
+        let mut random = Random::new(plan.seed ^ 0x5eed_0fa1).fork();
+        let calm = Weather {
+            delay_min: MS / 10,
+            delay_max: MS / 10 + options.delay_ms * MS,
+            loss: options.loss,
+            doubled: options.doubled,
+        };
+        let cluster = Authority::new("sim");
+        let id = |node: usize| CandidateId::new(format!("n{node:02}")).expect("a valid id");
+        let nodes: Vec<Node<P>> = (0..options.peers)
+            .map(|node| Node {
+                id: id(node),
+                clock: Clock::new(&mut random, options.rates_ppm[node]),
+                disk: Durable::new(cluster.clone(), id(node)),
+                peer: None,
+                life: 0,
+                frozen_until: 0,
+                slow_until: 0,
+                wake_at: Nanos::MAX,
+                belief: None,
+                term: 0,
+                hit_until: 0,
+            })
+            .collect();
+        let members = nodes.iter().map(|node| node.id.clone()).zip(options.priorities.iter().copied());
+        let mut world = World {
+            now: 0,
+            queue: Queue::new(),
+            network: Network::new(options.peers, calm),
+            calm,
+            list: List { version: 1, members: members.collect() },
+            slow_saves: options.slow_saves,
+            healed: false,
+            core: vec![true; options.peers],
+            active_faults: 0,
+            splits: BTreeMap::new(),
+            fence: Fence::default(),
+            mark: HighWater { authority: cluster.clone(), token: FencingToken(0) },
+            writes: Vec::new(),
+            holds: Vec::new(),
+            owners: Vec::new(),
+            checks: Vec::new(),
+            violations: Vec::new(),
+            sometimes: Sometimes::default(),
+            counts: Counts::default(),
+            messages: BTreeMap::new(),
+            stopwatch: Stopwatch::new(),
+            painter: Painter::new(shown),
+            trace: Trace::new(shown),
+            plan,
+            random,
+            nodes,
+            cluster,
+        };
+        for node in 0..world.nodes.len() {
+            let at = world.random.below(options.ttl());
+            world.queue.push(at, Happening::Start { node, life: 0 });
+        }
+        for (number, fault) in plan.faults.iter().enumerate() {
+            world.queue.push(fault.at_ns, Happening::Fault { number });
+        }
+        if plan.has_heal() {
+            world.queue.push(plan.heal_at_ns, Happening::Heal);
+        }
+        world
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        while let Some((at, happening)) = self.queue.pop(self.plan.end_at_ns) {
+            self.now = at;
+            self.happens(happening);
+        }
+        self.now = self.plan.end_at_ns;
+        for node in 0..self.nodes.len() {
+            self.close(node);
+        }
+        self.judge()
+    }
+
+    fn local(&self, node: usize) -> BootInstant {
+        self.nodes[node].clock.boot(self.now)
+    }
+
+    fn believes(&self, node: usize) -> bool {
+        self.nodes[node].belief.is_some_and(|belief| self.local(node) < belief.valid_until)
+    }
+
+    fn leader(&self) -> Option<usize> {
+        (0..self.nodes.len()).find(|node| self.believes(*node))
+    }
+
+    /// The node's leadership is over by now at the latest.
+    fn close(&mut self, node: usize) {
+        if let Some(belief) = self.nodes[node].belief {
+            let hold = &mut self.holds[belief.hold];
+            hold.until = hold.until.min(self.now);
+        }
+    }
+
+    fn say(&mut self, node: usize, line: impl FnOnce() -> String) {
+        let life = self.nodes[node].life;
+        self.trace.say(self.now, || format!("n{node}.{life}: {}", line()));
+    }
+
+    fn note(&mut self, what: u64, node: usize) {
+        self.trace.note(self.now, what << 32 | node as u64);
+    }
+
+    // ---- processes ----
+
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].peer.is_some() {
+            return;
+        }
+        let common = Config {
+            cluster: self.cluster.clone(),
+            id: self.nodes[node].id.clone(),
+            list: self.list.clone(),
+            timing: self.plan.options.timing(),
+        };
+        let config = P::configure(common, self.plan.options.majority);
+        let (seed, now) = (self.random.seed(), self.local(node));
+        let mut peer = P::new(config, self.nodes[node].disk.clone(), seed, now).expect("a good start");
+        peer.set_data_version(self.plan.options.data_versions[node]);
+        self.nodes[node].peer = Some(peer);
+        self.say(node, || "starts".to_owned());
+        self.stand(node);
+    }
+
+    fn crash(&mut self, node: usize) {
+        self.close(node);
+        if self.believes(node) {
+            self.stopwatch.lost(self.now);
+        }
+        let node_state = &mut self.nodes[node];
+        node_state.peer = None;
+        node_state.life += 1;
+        node_state.term += 1;
+        (node_state.frozen_until, node_state.wake_at, node_state.belief) = (0, Nanos::MAX, None);
+        self.say(node, || "crashes".to_owned());
+    }
+
+    // ---- the end ----
+
+    fn judge(mut self) -> Outcome {
+        let majority = self.plan.options.majority;
+        let mut violations = std::mem::take(&mut self.violations);
+        violations.extend(check::fencing(&self.writes));
+        if majority {
+            violations.extend(check::overlaps(&self.holds));
+            violations.extend(check::valid_after_newer(&self.checks));
+            violations.extend(check::token_order(&self.holds));
+        }
+        if self.plan.has_heal() && self.is_electable() {
+            let healed = self.plan.heal_at_ns;
+            let bound = self.plan.takeover_bound();
+            let core: Vec<Hold> = self
+                .holds
+                .iter()
+                .zip(&self.owners)
+                .filter(|(_, owner)| self.core[**owner])
+                .map(|(hold, _)| hold.clone())
+                .collect();
+            violations.extend(check::takeover(&core, healed, bound));
+            violations.extend(check::stability(&core, healed + 2 * bound, self.plan.end_at_ns));
+        }
+        violations.sort_by_key(|violation| violation.at);
+        self.sometimes.stale_unfenced += check::stale_writes(&self.writes);
+        self.counts.events = self.trace.events();
+        self.counts.elections = self.holds.len() as u64;
+        self.counts.seconds = self.plan.end_at_ns / SECOND;
+        Outcome {
+            violations,
+            sometimes: self.sometimes,
+            counts: self.counts,
+            messages: self.messages,
+            elected_after_ns: self.stopwatch.times(),
+            hash: self.trace.hash(),
+            holds: self.holds,
+            owners: self.owners,
+            trace: self.trace.into_lines(),
+            picture: self.painter.picture(),
+        }
+    }
+
+    /// Whether one of the core can get the votes: it may lead, and is behind no more than a minority of all.
+    fn is_electable(&self) -> bool {
+        let options = &self.plan.options;
+        let core = || (0..self.nodes.len()).filter(|node| self.core[*node]);
+        core().any(|node| {
+            let follow = core().filter(|voter| options.data_versions[*voter] <= options.data_versions[node]);
+            options.priorities[node] > 0 && follow.count() > self.nodes.len() / 2
+        })
+    }
+}
