@@ -161,6 +161,7 @@ impl Session {
             let _ = link.query(sql, &parameters, Effect::None).await;
         }
         let _ = link.query(&self.statements.end_older, &[(&"", Type::TEXT)], Effect::None).await;
+        let _ = link.query(&self.statements.rehearse, &[], Effect::None).await;
     }
 
     /// Runs a statement for all of `asks`, which are of one kind, and understands its rows.

@@ -26,6 +26,8 @@ pub(super) struct Statements {
     pub(super) take_waiting: String,
     /// An election; gives who could not be ended.
     pub(super) end_older: String,
+    /// Writes a row and takes it back, so that the triggers are loaded too. Leaves nothing behind, whether it fails or not.
+    pub(super) rehearse: String,
 }
 
 /// The columns that come with every answer, in this order.
@@ -124,6 +126,17 @@ FROM here CROSS JOIN asked a LEFT JOIN written w ON w.election = a.election AND 
             take: take("UPDATE OF r SKIP LOCKED"),
             take_waiting: take("UPDATE OF r"),
             end_older: format!("SELECT {}.end_older($1)", identifier(schema)),
+            rehearse: format!(
+                "DO $$ BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true); -- its empty commit waits for nobody
+    BEGIN
+        INSERT INTO {table} VALUES ('', 'rehearsal ' || pg_backend_pid(), 0, 0, '');
+        UPDATE {table} SET version = 1 WHERE election = '' AND note = 'rehearsal ' || pg_backend_pid();
+        RAISE EXCEPTION 'enough';
+    EXCEPTION WHEN others THEN NULL;
+    END;
+END $$"
+            ),
         }
     }
 }
