@@ -17,6 +17,8 @@
 //!
 //! It holds while clocks keep to the bound of their rates, whatever the network and the processes do.
 
+pub mod bully;
+mod claim;
 mod config;
 mod durable;
 mod lead;
@@ -27,9 +29,11 @@ mod peer;
 mod promise;
 pub mod raft;
 pub mod register;
+pub mod ring;
 
 use core::fmt::Debug;
 
+pub use self::claim::{ClaimConfig, Criterion};
 pub use self::config::{Config, List, Priority};
 pub use self::durable::Durable;
 pub use self::message::{Acknowledgement, Ballot, Claim, Envelope, Refusal, Term, Words};

@@ -99,4 +99,10 @@ impl PeerTiming {
     pub fn hop_end(&self, sent_at: BootInstant) -> BootInstant {
         sent_at + self.ttl / 10
     }
+
+    /// Until when a neighbour that did not confirm is passed by, unless it is heard: 3·ttl. Longer than an election, so
+    /// that the next attempt finds the dead known; and not for ever, since what was cut off may be back.
+    pub fn passed_by_until(&self, now: BootInstant) -> BootInstant {
+        now + self.ttl * 3
+    }
 }

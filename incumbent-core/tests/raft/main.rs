@@ -1,6 +1,5 @@
-//! Raft's election: the sections of the papers, the order that the types enforce, and a random simulation.
+//! Raft's election: the sections of the papers, and the order that the types enforce. It is simulated in `tests/peers/sim.rs`.
 
 mod order;
 mod paper;
-mod sim;
 mod support;

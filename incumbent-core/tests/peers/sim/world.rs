@@ -1,16 +1,15 @@
 //! The peers of a simulation, their clocks and disks, the network between them, and the faults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::time::Duration;
 
-use incumbent_core::peers::raft::{Message, Raft};
-use incumbent_core::peers::{
-    Config, Durable, Envelope, Event, Invalidate, List, Loss, Output, Protocol, Save, Term,
-};
+use incumbent_core::peers::{Config, Durable, Envelope, Event, Invalidate, List, Loss, Output, Save, Term};
 use incumbent_core::timing::PeerTiming;
-use incumbent_core::{BootInstant, CandidateId};
+use incumbent_core::{Authority, BootInstant, CandidateId};
 
-use crate::support::{LIST, cluster, id};
+use super::subject::Subject;
+use crate::net::{LIST, id};
 
 const MS: u64 = 1_000_000;
 const TTL: u64 = 1_000 * MS;
@@ -36,8 +35,8 @@ impl Dice {
     }
 }
 
-enum Happening {
-    Deliver(Envelope<Message>),
+enum Happening<M> {
+    Deliver(Envelope<M>),
     Wake {
         node: usize,
         planned: u64,
@@ -64,9 +63,9 @@ enum Happening {
     Heal,
 }
 
-pub(super) struct Node {
+pub(super) struct Node<P> {
     pub(super) config: Config,
-    raft: Option<Raft>,
+    peer: Option<P>,
     life: u32,
     disk: Durable,
     data_version: u64,
@@ -81,7 +80,7 @@ pub(super) struct Node {
     belief: Option<(Term, BootInstant)>,
 }
 
-impl Node {
+impl<P> Node<P> {
     fn local(&self, at: u64) -> BootInstant {
         let at = i128::from(at);
         let local = i128::from(self.offset) + at + at * i128::from(self.rate_ppm) / 1_000_000;
@@ -111,12 +110,30 @@ pub(super) struct Counts {
     pub(super) freezes: u64,
     pub(super) cuts: u64,
     pub(super) frozen_believers: u64,
+    /// Happenings at which several peers led.
+    pub(super) overlaps: u64,
 }
 
-pub(super) struct World {
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.events += other.events;
+        self.elected += other.elected;
+        self.expired += other.expired;
+        self.superseded += other.superseded;
+        self.surrendered += other.surrendered;
+        self.crashes += other.crashes;
+        self.freezes += other.freezes;
+        self.cuts += other.cuts;
+        self.frozen_believers += other.frozen_believers;
+        self.overlaps += other.overlaps;
+    }
+}
+
+pub(super) struct World<P: Subject> {
     dice: Dice,
-    pub(super) nodes: Vec<Node>,
-    heap: BTreeMap<(u64, u64), Happening>,
+    setting: P::Setting,
+    pub(super) nodes: Vec<Node<P>>,
+    heap: BTreeMap<(u64, u64), Happening<P::Message>>,
     sequence: u64,
     pub(super) now: u64,
     cut: BTreeSet<(usize, usize)>,
@@ -130,9 +147,10 @@ pub(super) struct World {
     pub(super) counts: Counts,
 }
 
-impl World {
-    pub(super) fn new(seed: u64) -> World {
+impl<P: Subject> World<P> {
+    pub(super) fn new(seed: u64, setting: P::Setting) -> World<P> {
         let mut dice = Dice(seed);
+        let cluster = Authority::new("cluster-1");
         let count = 1 + dice.draw(5) as usize;
         let names = ["a", "b", "c", "d", "e"];
         let ranked = dice.percent(50);
@@ -151,11 +169,11 @@ impl World {
         let nodes = (0..count)
             .map(|n| {
                 let list = List { version: LIST, members: members.clone() };
-                let config = Config { cluster: cluster(), id: id(names[n]), list, timing };
+                let config = Config { cluster: cluster.clone(), id: id(names[n]), list, timing };
                 Node {
-                    disk: Durable::new(cluster(), config.id.clone()),
+                    disk: Durable::new(config.cluster.clone(), config.id.clone()),
                     config,
-                    raft: None,
+                    peer: None,
                     life: 0,
                     data_version: if aged { dice.draw(3) } else { 0 },
                     rate_ppm: [-DRIFT_PPM, 0, DRIFT_PPM][dice.draw(3) as usize],
@@ -173,6 +191,7 @@ impl World {
             slow_disk: [0, 10, 50][dice.draw(3) as usize],
             fault_gap: [TTL / 2, 2 * TTL, 6 * TTL][dice.draw(3) as usize],
             dice,
+            setting,
             nodes,
             heap: BTreeMap::new(),
             sequence: 0,
@@ -192,7 +211,7 @@ impl World {
         world
     }
 
-    fn at(&mut self, at: u64, happening: Happening) {
+    fn at(&mut self, at: u64, happening: Happening<P::Message>) {
         self.sequence += 1;
         self.heap.insert((at.max(self.now), self.sequence), happening);
     }
@@ -208,7 +227,9 @@ impl World {
             self.happens(happening);
             let believers: Vec<_> =
                 self.nodes.iter().filter(|n| n.believes(at)).map(|n| (&n.config.id, n.belief)).collect();
-            assert!(believers.len() <= 1, "two valid leases at {at} ns: {believers:?}");
+            let several = believers.len() > 1;
+            assert!(!several || !P::excludes(self.setting), "two valid leases at {at} ns: {believers:?}");
+            self.counts.overlaps += u64::from(several);
         }
         self.now = until;
     }
@@ -217,7 +238,7 @@ impl World {
         self.nodes.iter().position(|node| node.config.id == *name).expect("a member")
     }
 
-    fn happens(&mut self, happening: Happening) {
+    fn happens(&mut self, happening: Happening<P::Message>) {
         let node = match &happening {
             Happening::Deliver(envelope) => self.index(&envelope.to),
             Happening::Wake { node, .. }
@@ -236,14 +257,14 @@ impl World {
         let life = self.nodes[node].life;
         let wake_at = self.nodes[node].wake_at;
         let vanished_until = self.nodes[node].vanished_until;
-        let Some(raft) = &mut self.nodes[node].raft else { return };
+        let Some(peer) = &mut self.nodes[node].peer else { return };
         match happening {
-            Happening::Deliver(envelope) => raft.handle_message(now, envelope).expect("no refusal"),
+            Happening::Deliver(envelope) => peer.handle_message(now, envelope).expect("no refusal"),
             Happening::Wake { planned, .. } => {
                 if wake_at != Some(planned) {
                     return;
                 }
-                raft.handle_timeout(now);
+                peer.handle_timeout(now);
                 self.nodes[node].wake_at = None;
             }
             Happening::Saved { life: of, save, .. } if of == life => {
@@ -252,13 +273,13 @@ impl World {
                     saved = Some(state.clone());
                     Ok::<_, ()>(())
                 });
-                raft.handle_proof(now, proof.expect("a disk that works"));
+                peer.handle_proof(now, proof.expect("a disk that works"));
                 self.nodes[node].disk = saved.expect("was called");
             }
             Happening::Marked { life: of, invalidate, .. } if of == life => {
                 let mut lost = None;
                 let proof = invalidate.with(|term, reason| lost = Some((term, reason)));
-                raft.handle_proof(now, proof);
+                peer.handle_proof(now, proof);
                 let (term, reason) = lost.expect("was called");
                 match reason {
                     Loss::Expired => self.counts.expired += 1,
@@ -269,7 +290,7 @@ impl World {
             }
             Happening::Stand { life: of, .. } if of == life => {
                 if vanished_until <= self.now {
-                    raft.stand(now, now + Duration::from_nanos(TTL));
+                    peer.stand(now, now + Duration::from_nanos(TTL));
                 }
                 self.at(self.now + TTL / 3, Happening::Stand { node, life });
             }
@@ -280,7 +301,7 @@ impl World {
 
     fn outputs(&mut self, node: usize) {
         let life = self.nodes[node].life;
-        while let Some(output) = self.nodes[node].raft.as_mut().and_then(Raft::poll_output) {
+        while let Some(output) = self.nodes[node].peer.as_mut().and_then(P::poll_output) {
             match output {
                 Output::Send(envelope) => self.send(node, envelope),
                 Output::Save(save) => {
@@ -294,9 +315,15 @@ impl World {
                     self.at(at, Happening::Marked { node, life, invalidate });
                 }
                 Output::Event(Event::Elected(trust)) => {
-                    assert!(!self.nodes[node].believes(self.now), "elected while its last lease is valid");
-                    assert!(self.elected.insert(trust.term), "term {} twice", trust.term);
-                    assert_eq!(trust.token, Some(trust.term.token()));
+                    let first = self.elected.insert(trust.term);
+                    if P::excludes(self.setting) {
+                        assert!(
+                            !self.nodes[node].believes(self.now),
+                            "elected while its last lease is valid"
+                        );
+                        assert!(first, "term {} twice", trust.term);
+                    }
+                    assert_eq!(trust.token, P::excludes(self.setting).then(|| trust.term.token()));
                     self.nodes[node].belief = Some((trust.term, trust.valid_until));
                     self.counts.elected += 1;
                 }
@@ -312,7 +339,7 @@ impl World {
                 Output::Event(Event::LeaderChanged(_)) => {}
             }
         }
-        let due = self.nodes[node].raft.as_ref().and_then(Raft::poll_timeout);
+        let due = self.nodes[node].peer.as_ref().and_then(P::poll_timeout);
         if let Some(due) = due {
             let at = self.nodes[node].true_time(due).max(self.now + 1);
             if self.nodes[node].wake_at.is_none_or(|wake_at| at < wake_at) {
@@ -322,14 +349,14 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: usize, envelope: Envelope<Message>) {
+    fn send(&mut self, from: usize, envelope: Envelope<P::Message>) {
         let disk = &self.nodes[from].disk;
         assert!(disk.term >= envelope.term, "a message of a term that is not durable: {envelope:?}");
-        if let Message::VoteAnswer { asked, granted: true } = envelope.message {
-            let durable = disk.term > asked || disk.voted_for.as_ref() == Some(&envelope.to);
+        if P::votes(self.setting, &envelope) {
+            let durable = disk.term > envelope.term || disk.voted_for.as_ref() == Some(&envelope.to);
             assert!(durable, "a vote that is not durable: {envelope:?}");
         }
-        if let Message::Heartbeat { .. } = envelope.message {
+        if P::leads(self.setting, &envelope.message) {
             let leader = (envelope.from.clone(), self.nodes[from].life);
             let first = self.leader_of.entry(envelope.term).or_insert_with(|| leader.clone());
             assert_eq!(*first, leader, "two leaders in term {}", envelope.term);
@@ -349,12 +376,12 @@ impl World {
     fn restart(&mut self, n: usize) {
         let seed = u128::from(self.dice.draw(u64::MAX));
         let node = &mut self.nodes[n];
-        if node.raft.is_none() {
+        if node.peer.is_none() {
             let now = node.local(self.now);
-            let mut raft =
-                Raft::new(node.config.clone(), node.disk.clone(), seed, now).expect("a good start");
-            raft.set_data_version(node.data_version);
-            node.raft = Some(raft);
+            let config = P::configure(self.setting, node.config.clone());
+            let mut peer = P::new(config, node.disk.clone(), seed, now).expect("a good start");
+            peer.set_data_version(node.data_version);
+            node.peer = Some(peer);
             node.wake_at = None;
             let life = node.life;
             self.at(self.now, Happening::Stand { node: n, life });
@@ -378,7 +405,7 @@ impl World {
             0 | 1 => {
                 self.counts.crashes += 1;
                 let node = &mut self.nodes[n];
-                (node.raft, node.frozen_until) = (None, 0);
+                (node.peer, node.frozen_until) = (None, 0);
                 node.life += 1;
                 let at = self.now + self.dice.draw(if self.dice.0 & 1 == 0 { TTL / 10 } else { 3 * TTL });
                 self.at(at, Happening::Restart { node: n });
@@ -405,9 +432,9 @@ impl World {
             _ => {
                 let now = self.nodes[n].local(self.now);
                 if self.nodes[n].frozen_until <= self.now
-                    && let Some(raft) = &mut self.nodes[n].raft
+                    && let Some(peer) = &mut self.nodes[n].peer
                 {
-                    raft.surrender(now, None).expect("nobody is named");
+                    peer.surrender(now, None).expect("nobody is named");
                     self.outputs(n);
                 }
             }
@@ -425,11 +452,14 @@ impl World {
         }
     }
 
-    /// Whether anybody can get a quorum's votes: one that may lead, and is behind no more than a minority.
+    /// Whether anybody can lead: one that may, and whose data, where that counts, is behind no more than a minority.
     pub(super) fn electable(&self) -> bool {
         self.nodes.iter().any(|node| {
-            let votes = self.nodes.iter().filter(|voter| voter.data_version <= node.data_version).count();
-            node.config.list.members[&node.config.id] > 0 && votes > self.nodes.len() / 2
+            let up_to_date =
+                |voter: &&Node<P>| !P::heeds_data(self.setting) || voter.data_version <= node.data_version;
+            let votes = self.nodes.iter().filter(up_to_date).count();
+            let needed = if P::excludes(self.setting) { self.nodes.len() / 2 + 1 } else { 1 };
+            node.config.list.members[&node.config.id] > 0 && votes >= needed
         })
     }
 }

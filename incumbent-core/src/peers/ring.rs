@@ -1,0 +1,398 @@
+//! Elections on a ring: the peers in the order of their ids, each of which speaks to the next one only.
+//!
+//! - Chang and Roberts ("An Improved Algorithm for Decentralized Extrema-Finding in Circular Configurations of Processes",
+//!   1979): whoever misses the coordinator sends its number around. A peer passes a greater number on, sends its own
+//!   instead of a smaller one if it has not sent any yet, and swallows it if it has. A number that comes back is the
+//!   greatest, and its owner sends around that it is elected.
+//! - The other form ([`Circulation::Collect`]): the message collects the numbers of all; whoever sent it sees the greatest
+//!   when it comes back, and tells that one, which sends around that it is elected.
+//!
+//! The ring is repaired past dead neighbours: each hop is confirmed, and what is not confirmed in time goes to the next peer
+//! but one. Epochs, heartbeats and promises are those of the other protocols; a coordinator that is elected says so around
+//! the ring, and to each peer directly from its second round on. With a majority the message counts on its way who would
+//! acknowledge a claim, and nobody claims an epoch that it cannot get.
+
+mod message;
+mod passing;
+
+pub use self::message::{Message, Number, Word};
+
+use self::passing::Passing;
+use super::claim::Rank;
+use super::peer::Peer;
+use super::{
+    Claim, ClaimConfig, Config, Criterion, Durable, Envelope, List, Output, Proof, Protocol, Refusal, Term,
+    Trust,
+};
+use crate::error::Result;
+use crate::ids::CandidateId;
+use crate::time::BootInstant;
+
+/// What goes around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Circulation {
+    /// The greatest number so far (Chang and Roberts).
+    Greatest,
+    /// The numbers of all.
+    Collect,
+}
+
+/// What a peer is told once.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct RingConfig {
+    /// What Bully is told, too.
+    pub claim: ClaimConfig,
+    /// What goes around. The same at all peers.
+    pub circulation: Circulation,
+}
+
+/// One peer.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Ring {
+    peer: Peer<Message>,
+    criterion: Criterion,
+    circulation: Circulation,
+    state: State,
+    /// The latest attempt. A restart does not begin with an old one again.
+    attempt: u64,
+    passing: Passing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+enum State {
+    Idle,
+    /// It has sent its number, or passed a greater one on.
+    Participant,
+    /// It claims the next epoch as soon as that is durable.
+    Claiming,
+}
+
+impl Protocol for Ring {
+    type Config = RingConfig;
+    type Message = Message;
+
+    fn new(config: RingConfig, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Ring> {
+        let RingConfig { claim: ClaimConfig { peers, majority, criterion }, circulation } = config;
+        let peer = Peer::new(peers, majority, durable, seed, started_at)?;
+        let (state, passing) = (State::Idle, Passing::default());
+        Ok(Ring { peer, criterion, circulation, state, attempt: seed as u64, passing })
+    }
+
+    fn config(&self) -> &Config {
+        &self.peer.config
+    }
+
+    fn handle_message(
+        &mut self,
+        now: BootInstant,
+        envelope: Envelope<Message>,
+    ) -> core::result::Result<(), Refusal> {
+        self.expire(now);
+        match &envelope.message {
+            Message::Heartbeat(Claim { established: true, .. }) | Message::TakeOver => {
+                self.peer.check_leader(&envelope, envelope.term, &envelope.from)?;
+            }
+            Message::Pass { word: Word::Elected { coordinator, epoch, claim, .. }, .. }
+                if claim.established =>
+            {
+                self.peer.check_leader(&envelope, *epoch, coordinator)?;
+            }
+            _ => self.peer.check(&envelope)?,
+        }
+        let Envelope { from, term, message, .. } = envelope;
+        self.passing.hears(&from);
+        match message {
+            Message::Pass { hop, word } => {
+                self.peer.send(from, Message::Received { hop });
+                self.passed(now, word);
+            }
+            Message::Received { hop } => self.passing.received(&from, hop),
+            Message::Chosen => self.chosen(now),
+            Message::Heartbeat(claim) => self.heard(now, &from, term, claim),
+            Message::HeartbeatAnswer(acknowledgement) => {
+                self.peer.acknowledged(now, from, term, acknowledgement);
+            }
+            Message::TakeOver => self.told_to_take_over(now, term),
+        }
+        self.advance(now);
+        Ok(())
+    }
+
+    fn handle_timeout(&mut self, now: BootInstant) {
+        self.expire(now);
+        self.advance(now);
+    }
+
+    fn handle_proof(&mut self, now: BootInstant, proof: Proof) {
+        self.expire(now);
+        self.peer.outbox.done(&proof);
+        self.begin(now);
+        self.advance(now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output<Message>> {
+        self.peer.outbox.poll(&self.peer.durable)
+    }
+
+    fn poll_timeout(&self) -> Option<BootInstant> {
+        let own = self.peer.lead_due().or_else(|| self.peer.election_due());
+        own.into_iter().chain(self.passing.due()).min()
+    }
+
+    fn stand(&mut self, now: BootInstant, until: BootInstant) {
+        self.peer.standing_until = until;
+        self.expire(now);
+        self.advance(now);
+    }
+
+    fn surrender(&mut self, now: BootInstant, to: Option<&CandidateId>) -> Result<()> {
+        self.expire(now);
+        self.peer.surrender(now, to)
+    }
+
+    fn set_list(&mut self, now: BootInstant, list: List) {
+        if self.peer.set_list(now, list) {
+            self.state = State::Idle;
+            self.passing = Passing::default();
+            self.expire(now);
+            self.advance(now);
+        }
+    }
+
+    fn set_data_version(&mut self, data_version: u64) {
+        self.peer.data_version = data_version;
+    }
+
+    fn leader(&self) -> Option<&CandidateId> {
+        self.peer.leader.as_ref()
+    }
+
+    fn leadership(&self) -> Option<Trust> {
+        self.peer.leadership()
+    }
+
+    fn term(&self) -> Term {
+        self.peer.durable.term
+    }
+}
+
+impl Ring {
+    fn expire(&mut self, now: BootInstant) {
+        self.peer.expire(now);
+        if !self.peer.stands(now) {
+            self.state = State::Idle;
+        }
+    }
+
+    /// Starts what is due at `now`.
+    fn advance(&mut self, now: BootInstant) {
+        while let Some(word) = self.passing.unconfirmed(now, &self.peer.config.timing) {
+            self.pass(now, word);
+        }
+        match &self.peer.lead {
+            Some(lead) if now >= lead.next_round_at => self.peer.send_round(now),
+            Some(_) => {}
+            None if now >= self.peer.election_at && self.peer.stands(now) => self.hold_election(now),
+            None => {}
+        }
+    }
+
+    fn number(&self) -> Number {
+        Number { id: self.peer.config.id.clone(), data_version: self.peer.data_version }
+    }
+
+    fn rank(&self, number: &Number) -> Rank {
+        self.peer.rank_of(self.criterion, &number.id, number.data_version)
+    }
+
+    // ---- the candidate ----
+
+    /// Sends its number around.
+    fn hold_election(&mut self, now: BootInstant) {
+        self.state = State::Idle;
+        if self.peer.bound(now) {
+            return self.peer.await_election(self.peer.promise.until);
+        }
+        if !self.peer.is_saved() {
+            // The disk is slow or full; a peer that cannot save what it has must not ask for more.
+            self.peer.outbox.save(&self.peer.durable);
+            return self.peer.retry(now);
+        }
+        self.peer.follow(None);
+        self.take_part(now);
+        self.attempt = self.attempt.wrapping_add(1);
+        let (number, attempt, surrendered) = (self.number(), self.attempt, self.peer.surrendered);
+        let word = match self.circulation {
+            Circulation::Greatest => Word::Election { number, attempt, surrendered, hops: 1, ready: 1 },
+            Circulation::Collect => Word::Collect {
+                starter: number.id.clone(),
+                attempt,
+                surrendered,
+                numbers: vec![number],
+                hops: 1,
+                ready: 1,
+            },
+        };
+        self.pass(now, word);
+    }
+
+    /// Leaves it to what is under way, for a while.
+    fn take_part(&mut self, now: BootInstant) {
+        self.state = State::Participant;
+        self.peer.await_answers(now);
+    }
+
+    /// Its number is the greatest, and so many would acknowledge it.
+    fn won(&mut self, now: BootInstant, ready: u32) {
+        if self.state != State::Participant || self.peer.lead.is_some() {
+            return;
+        }
+        if (ready as usize) < self.peer.quorum() {
+            // It has waited for answers, and got too few: no sooner than if it had got none.
+            self.state = State::Idle;
+            return self.peer.await_answers(now);
+        }
+        self.claim(now);
+    }
+
+    fn claim(&mut self, now: BootInstant) {
+        self.state = if self.peer.claim(now) { State::Claiming } else { State::Idle };
+        self.begin(now);
+    }
+
+    /// Its claim is made, around the ring, once it is durable.
+    fn begin(&mut self, now: BootInstant) {
+        if self.state != State::Claiming || !self.peer.has_claimed() {
+            return;
+        }
+        self.state = State::Idle;
+        self.peer.lead(now, false);
+        if let Some(claim) = self.peer.begin_round(now) {
+            let (coordinator, epoch) = (self.peer.config.id.clone(), self.peer.durable.term);
+            self.pass(now, Word::Elected { coordinator, epoch, claim, hops: 1 });
+            self.peer.extend(now);
+        }
+    }
+
+    /// Another has seen that this one's number is the greatest.
+    fn chosen(&mut self, now: BootInstant) {
+        if self.state != State::Claiming && self.peer.lead.is_none() && !self.peer.hears_leader(now) {
+            self.claim(now);
+        }
+    }
+
+    /// The coordinator of `term` has surrendered it, and asks this peer to take over.
+    fn told_to_take_over(&mut self, now: BootInstant, term: Term) {
+        if term < self.peer.durable.term {
+            return;
+        }
+        if term > self.peer.durable.term {
+            self.peer.adopt(now, term);
+        }
+        self.peer.learn_surrendered(Some(term));
+        if self.peer.stands(now) && self.peer.lead.is_none() {
+            self.claim(now);
+        }
+    }
+
+    // ---- everybody ----
+
+    /// Gives `word` to the next peer that is not dead.
+    fn pass(&mut self, now: BootInstant, word: Word) {
+        let id = &self.peer.config.id;
+        let members = || self.peer.config.list.members.keys();
+        let mut around = members().filter(|peer| *peer > id).chain(members().filter(|peer| *peer < id));
+        match around.find(|peer| !self.passing.is_dead(now, peer)).cloned() {
+            Some(next) => {
+                let until = self.peer.config.timing.hop_end(now);
+                let hop = self.passing.pass(next.clone(), word.clone(), until);
+                self.peer.send(next, Message::Pass { hop, word });
+            }
+            // Nobody else is there: the word has gone around.
+            None => self.returned(now, word),
+        }
+    }
+
+    /// A word comes from the neighbour.
+    fn passed(&mut self, now: BootInstant, mut word: Word) {
+        let own = &self.peer.config.id;
+        if word.owner() == own {
+            return self.returned(now, word);
+        }
+        if !self.passing.is_new(&word) {
+            return;
+        }
+        if !word.hop(self.peer.config.list.members.len()) {
+            // Its owner is dead, and it would go around for ever.
+            return;
+        }
+        let stands = self.peer.stands(now);
+        let led = self.peer.lead.is_some() || self.peer.hears_leader(now);
+        match &mut word {
+            Word::Election { number, surrendered, ready, .. } => {
+                self.peer.learn_surrendered(*surrendered);
+                if led || self.state == State::Claiming {
+                    // Who asks will hear of the coordinator.
+                    return;
+                }
+                if stands && self.rank(number) < self.rank(&self.number()) {
+                    if self.state == State::Idle {
+                        self.hold_election(now);
+                    }
+                    return;
+                }
+                *ready += u32::from(self.peer.is_ready(now, self.criterion, number.data_version));
+                if stands {
+                    self.take_part(now);
+                }
+            }
+            Word::Collect { numbers, surrendered, ready, .. } => {
+                self.peer.learn_surrendered(*surrendered);
+                if led || self.state == State::Claiming {
+                    return;
+                }
+                *ready += u32::from(!self.peer.bound(now));
+                if stands {
+                    numbers.push(self.number());
+                    self.take_part(now);
+                }
+            }
+            Word::Elected { coordinator, epoch, claim, .. } => {
+                let (coordinator, epoch, claim) = (coordinator.clone(), *epoch, *claim);
+                self.heard(now, &coordinator, epoch, claim);
+            }
+        }
+        self.pass(now, word);
+    }
+
+    /// A word of its own has gone around.
+    fn returned(&mut self, now: BootInstant, word: Word) {
+        if !word.is_elected() && word.attempt() != self.attempt {
+            return;
+        }
+        match word {
+            Word::Election { number, ready, .. } if number.id == self.peer.config.id => self.won(now, ready),
+            Word::Collect { starter, numbers, ready, .. } if starter == self.peer.config.id => {
+                let greatest = numbers.into_iter().max_by_key(|number| self.rank(number));
+                let greatest = greatest.map(|number| number.id);
+                match greatest {
+                    Some(greatest) if greatest != starter => {
+                        if self.state == State::Participant && ready as usize >= self.peer.quorum() {
+                            self.peer.send(greatest, Message::Chosen);
+                        }
+                    }
+                    _ => self.won(now, ready),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A coordinator speaks, itself or around the ring.
+    fn heard(&mut self, now: BootInstant, coordinator: &CandidateId, epoch: Term, claim: Claim) {
+        let accepted = self.peer.claimed(now, coordinator, epoch, claim, self.criterion);
+        if accepted || self.peer.leader.as_ref() == Some(coordinator) {
+            self.state = State::Idle;
+        }
+    }
+}
