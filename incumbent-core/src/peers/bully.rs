@@ -93,7 +93,7 @@ impl Protocol for Bully {
     ) -> core::result::Result<(), Refusal> {
         self.expire(now);
         match envelope.message {
-            Message::Coordinator(Claim { established: true, .. }) | Message::TakeOver => {
+            Message::Coordinator(Claim { established: true, .. }) | Message::TakeOver { .. } => {
                 self.peer.check_leader(&envelope, envelope.term, &envelope.from)?;
             }
             _ => self.peer.check(&envelope)?,
@@ -109,7 +109,7 @@ impl Protocol for Bully {
                 self.peer.acknowledged(now, from, term, acknowledgement);
             }
             Message::Yield { data_version } => self.asked_to_yield(now, from, data_version),
-            Message::TakeOver => self.told_to_take_over(now, term),
+            Message::TakeOver { named } => self.told_to_take_over(now, term, named),
         }
         self.advance(now);
         Ok(())
@@ -306,8 +306,8 @@ impl Bully {
         }
     }
 
-    /// The coordinator of `term` has surrendered it, and asks this peer to take over.
-    fn told_to_take_over(&mut self, now: BootInstant, term: Term) {
+    /// The coordinator of `term` has surrendered it, and asks this peer to take over, or all to elect another.
+    fn told_to_take_over(&mut self, now: BootInstant, term: Term, named: bool) {
         if term < self.peer.durable.term {
             return;
         }
@@ -315,8 +315,12 @@ impl Bully {
             self.peer.adopt(now, term);
         }
         self.peer.learn_surrendered(Some(term));
-        if self.peer.stands(now) && self.peer.lead.is_none() {
+        if self.peer.lead.is_none() && named {
             self.claim(now);
+        } else if self.peer.lead.is_none() {
+            self.state = State::Idle;
+            self.peer.follow(None);
+            self.peer.retry(now);
         }
     }
 

@@ -204,10 +204,10 @@ impl<M: Words> Peer<M> {
         // Who claimed in vain ended no other term, and has nothing to hand over.
         match successor {
             _ if !won => {}
-            Some(successor) => self.send(successor, M::take_over()),
+            Some(successor) => self.send(successor, M::take_over(true)),
             None => {
                 // Nobody is known to stand. All are told, so that whoever does by now, or will, need not wait.
-                self.broadcast(&M::take_over());
+                self.broadcast(&M::take_over(false));
                 self.retry(now);
             }
         }

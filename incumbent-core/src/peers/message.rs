@@ -72,8 +72,9 @@ pub trait Words:
     /// The answer to a heartbeat.
     fn acknowledgement(acknowledgement: Acknowledgement) -> Self;
 
-    /// The sender led in its term and never shall again: campaign at once.
-    fn take_over() -> Self;
+    /// The sender led in its term and never shall again: campaign at once. Or, if the receiver is not `named`, since nobody
+    /// is known to stand: nobody leads any more.
+    fn take_over(named: bool) -> Self;
 }
 
 /// What a leader says with a heartbeat.

@@ -89,7 +89,7 @@ impl Protocol for Ring {
     ) -> core::result::Result<(), Refusal> {
         self.expire(now);
         match &envelope.message {
-            Message::Heartbeat(Claim { established: true, .. }) | Message::TakeOver => {
+            Message::Heartbeat(Claim { established: true, .. }) | Message::TakeOver { .. } => {
                 self.peer.check_leader(&envelope, envelope.term, &envelope.from)?;
             }
             Message::Pass { word: Word::Elected { coordinator, epoch, claim, .. }, .. }
@@ -112,7 +112,7 @@ impl Protocol for Ring {
             Message::HeartbeatAnswer(acknowledgement) => {
                 self.peer.acknowledged(now, from, term, acknowledgement);
             }
-            Message::TakeOver => self.told_to_take_over(now, term),
+            Message::TakeOver { named } => self.told_to_take_over(now, term, named),
         }
         self.advance(now);
         Ok(())
@@ -281,8 +281,8 @@ impl Ring {
         }
     }
 
-    /// The coordinator of `term` has surrendered it, and asks this peer to take over.
-    fn told_to_take_over(&mut self, now: BootInstant, term: Term) {
+    /// The coordinator of `term` has surrendered it, and asks this peer to take over, or all to elect another.
+    fn told_to_take_over(&mut self, now: BootInstant, term: Term, named: bool) {
         if term < self.peer.durable.term {
             return;
         }
@@ -290,8 +290,12 @@ impl Ring {
             self.peer.adopt(now, term);
         }
         self.peer.learn_surrendered(Some(term));
-        if self.peer.stands(now) && self.peer.lead.is_none() {
+        if self.peer.lead.is_none() && named {
             self.claim(now);
+        } else if self.peer.lead.is_none() {
+            self.state = State::Idle;
+            self.peer.follow(None);
+            self.peer.retry(now);
         }
     }
 

@@ -290,10 +290,12 @@ fn a_greater_peer_that_few_hear_does_not_take_over() {
     peer.hears(LATE + 101, "d", 5, answer.clone());
     let said = peer.hears(LATE + 101, "a", 5, answer);
     assert_eq!(said.sent, [(id("d"), Term(5), Message::Yield { data_version: 0 })]);
-    assert!(peer.hears(LATE + 102, "d", 5, Message::TakeOver).sent.iter().all(|(_, term, message)| {
-        let Message::Coordinator(claim) = message else { return false };
-        (*term, claim.ballot.surrendered, claim.established) == (Term(6), Some(Term(5)), false)
-    }));
+    assert!(peer.hears(LATE + 102, "d", 5, Message::TakeOver { named: true }).sent.iter().all(
+        |(_, term, message)| {
+            let Message::Coordinator(claim) = message else { return false };
+            (*term, claim.ballot.surrendered, claim.established) == (Term(6), Some(Term(5)), false)
+        }
+    ));
 }
 
 /// A leader yields to greater peers only, and is invalid before it says so.
@@ -309,7 +311,7 @@ fn a_leader_yields_to_greater_peers_only() {
     let said = leader.hears(now, "c", term, Message::Yield { data_version: 0 });
     assert_eq!(
         (said.lost, said.sent),
-        (vec![Loss::Surrendered], vec![(id("c"), Term(term), Message::TakeOver)])
+        (vec![Loss::Surrendered], vec![(id("c"), Term(term), Message::TakeOver { named: true })])
     );
 }
 
@@ -334,8 +336,33 @@ fn a_second_coordinator_of_an_epoch_is_refused() {
     let mut peer = node("a", true);
     peer.hears(LATE, "b", 5, heartbeat(1));
     assert_eq!(peer.takes(LATE, "c", 5, heartbeat(1)).unwrap_err(), Refusal::SecondLeader);
-    assert_eq!(peer.takes(LATE, "c", 5, Message::TakeOver).unwrap_err(), Refusal::SecondLeader);
+    assert_eq!(
+        peer.takes(LATE, "c", 5, Message::TakeOver { named: true }).unwrap_err(),
+        Refusal::SecondLeader
+    );
     assert!(peer.takes(LATE, "c", 5, claim(None)).is_ok(), "that is a claim like any other");
+}
+
+/// Told that nobody leads, since nobody was known to stand, all hold an election: they do not all claim the next epoch.
+#[test]
+fn peers_that_are_told_of_an_end_do_not_all_claim() {
+    for majority in [false, true] {
+        let mut net = net(&FIVE, majority);
+        for name in ["a", "b", "c", "d"] {
+            let now = net.now;
+            net.node(name).peer.stand(now, now);
+        }
+        net.run(5_000);
+        assert_eq!(net.leaders(), [("e", 1)]);
+        for name in ["a", "b", "c", "d"] {
+            let now = net.now;
+            net.node(name).peer.stand(now, incumbent_core::BootInstant::FAR_FUTURE);
+        }
+        let now = net.now;
+        net.node("e").peer.surrender(now, None).unwrap();
+        net.run(600);
+        assert_eq!(net.leaders(), [("d", 2)], "{majority}");
+    }
 }
 
 // ---- who is the greatest ----

@@ -32,8 +32,11 @@ pub enum Message {
         /// The sender's data version.
         data_version: u64,
     },
-    /// I led in my epoch and never shall again: claim the next one.
-    TakeOver,
+    /// I led in my epoch and never shall again.
+    TakeOver {
+        /// The receiver shall claim the next epoch at once. Otherwise all are told, and hold an election.
+        named: bool,
+    },
 }
 
 impl Words for Message {
@@ -45,7 +48,7 @@ impl Words for Message {
             Message::Coordinator(_) => "heartbeat",
             Message::CoordinatorAnswer(_) => "heartbeat answer",
             Message::Yield { .. } => "yield",
-            Message::TakeOver => "take over",
+            Message::TakeOver { .. } => "take over",
         }
     }
 
@@ -65,7 +68,7 @@ impl Words for Message {
         Message::CoordinatorAnswer(acknowledgement)
     }
 
-    fn take_over() -> Message {
-        Message::TakeOver
+    fn take_over(named: bool) -> Message {
+        Message::TakeOver { named }
     }
 }

@@ -78,7 +78,7 @@ impl Words for Message {
         Message::HeartbeatAnswer(acknowledgement)
     }
 
-    fn take_over() -> Message {
+    fn take_over(_named: bool) -> Message {
         Message::TimeoutNow
     }
 }

@@ -26,8 +26,11 @@ pub enum Message {
     Heartbeat(Claim),
     /// The answer to [`Message::Heartbeat`] and to [`Word::Elected`], to the coordinator itself.
     HeartbeatAnswer(Acknowledgement),
-    /// I led in my epoch and never shall again: claim the next one.
-    TakeOver,
+    /// I led in my epoch and never shall again.
+    TakeOver {
+        /// The receiver shall claim the next epoch at once. Otherwise all are told, and hold an election.
+        named: bool,
+    },
 }
 
 /// What goes around the ring.
@@ -123,7 +126,7 @@ impl Words for Message {
             Message::Chosen => "chosen",
             Message::Heartbeat(_) => "heartbeat",
             Message::HeartbeatAnswer(_) => "heartbeat answer",
-            Message::TakeOver => "take over",
+            Message::TakeOver { .. } => "take over",
         }
     }
 
@@ -146,7 +149,7 @@ impl Words for Message {
         Message::HeartbeatAnswer(acknowledgement)
     }
 
-    fn take_over() -> Message {
-        Message::TakeOver
+    fn take_over(named: bool) -> Message {
+        Message::TakeOver { named }
     }
 }
