@@ -105,7 +105,7 @@ impl Harness for Peers {
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
-        Err("done by the command's tests, in processes with wall clocks of their own")
+        Err("not tried yet: no decision of peers reads a wall clock, but no test steps one")
     }
 
     fn hold_answers(&self, _on: bool) -> Hook<'_> {

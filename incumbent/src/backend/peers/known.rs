@@ -30,7 +30,7 @@ impl Known {
             Some(_) => Err(Error::new(
                 ErrorKind::InvalidConfig,
                 format!(
-                    "{name} has another state than when it was met first: two peers use this name, or its state was lost, and with it what {name} has promised; stop the one that does not belong there, or put the old state back"
+                    "{name} has another state than when it was met first: two peers use this name, or its state was lost, and with it what {name} has promised; stop the one that does not belong there; whose state is lost comes back under another name, never with an older state: it may have promised more since"
                 ),
             )),
             None => {

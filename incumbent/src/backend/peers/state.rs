@@ -189,7 +189,7 @@ fn unwritable(path: &Path, error: io::Error) -> Error {
 
 fn corrupt(path: &Path, why: &str) -> Error {
     let text = format!(
-        "{} cannot be used: {why}; put it back as it was last, or let the peer come back under another name: without it, it may break what it promised",
+        "{} cannot be used: {why}; let the peer come back under another name, never with an older state: it may have promised more since",
         path.display()
     );
     Error::new(ErrorKind::Corrupt, text)
