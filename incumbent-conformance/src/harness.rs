@@ -103,12 +103,6 @@ pub trait Harness: Send + Sync + 'static {
         1
     }
 
-    /// How many nodes of the store live in this process, each of which remembers every election. 1 too where there is none, for
-    /// what the backend itself remembers.
-    fn nodes_here(&self) -> u64 {
-        1
-    }
-
     /// Whether the store may answer a read before a write that the same connection sent earlier and no longer waits for.
     fn reads_out_of_turn(&self) -> bool {
         false

@@ -96,10 +96,6 @@ impl Harness for Peers {
         Err("the leader of these peers is the candidate that leads")
     }
 
-    fn nodes_here(&self) -> u64 {
-        self.members.len() as u64
-    }
-
     fn back_up(&self, _put_back: bool) -> Hook<'_> {
         Err("an old copy of a peer's state is excluded by the guarantee: it has forgotten what it promised")
     }
