@@ -22,6 +22,7 @@ mod claim;
 mod config;
 mod durable;
 mod lead;
+mod member;
 mod message;
 mod outbox;
 mod output;

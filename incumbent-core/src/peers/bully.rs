@@ -20,11 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::message::Message;
 
+use super::claim::Claimant;
+use super::member::Member;
 use super::peer::Peer;
-use super::{
-    Ballot, Claim, ClaimConfig, Config, Criterion, Durable, Envelope, List, Output, Proof, Protocol, Refusal,
-    Term, Trust,
-};
+use super::{Ballot, Claim, ClaimConfig, Criterion, Durable, Envelope, Refusal, Term};
 use crate::error::Result;
 use crate::ids::CandidateId;
 use crate::time::BootInstant;
@@ -65,11 +64,11 @@ struct Asking {
     silent: BTreeSet<CandidateId>,
 }
 
-impl Protocol for Bully {
+impl Member for Bully {
     type Config = ClaimConfig;
     type Message = Message;
 
-    fn new(config: ClaimConfig, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Bully> {
+    fn make(config: ClaimConfig, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Bully> {
         let ClaimConfig { peers, majority, criterion } = config;
         let peer = Peer::new(peers, majority, durable, seed, started_at)?;
         Ok(Bully {
@@ -82,23 +81,24 @@ impl Protocol for Bully {
         })
     }
 
-    fn config(&self) -> &Config {
-        &self.peer.config
+    fn peer(&self) -> &Peer<Message> {
+        &self.peer
     }
 
-    fn handle_message(
-        &mut self,
-        now: BootInstant,
-        envelope: Envelope<Message>,
-    ) -> core::result::Result<(), Refusal> {
-        self.expire(now);
+    fn peer_mut(&mut self) -> &mut Peer<Message> {
+        &mut self.peer
+    }
+
+    fn check(&self, envelope: &Envelope<Message>) -> core::result::Result<(), Refusal> {
         match envelope.message {
             Message::Coordinator(Claim { established: true, .. }) | Message::TakeOver { .. } => {
-                self.peer.check_leader(&envelope, envelope.term, &envelope.from)?;
+                self.peer.check_leader(envelope, envelope.term, &envelope.from)
             }
-            _ => self.peer.check(&envelope)?,
+            _ => self.peer.check(envelope),
         }
-        let Envelope { from, term, message, .. } = envelope;
+    }
+
+    fn take(&mut self, now: BootInstant, from: CandidateId, term: Term, message: Message) {
         match message {
             Message::Election { attempt, ballot } => self.asked(now, from, attempt, ballot),
             Message::Answer { attempt, greater, ready } => {
@@ -111,67 +111,23 @@ impl Protocol for Bully {
             Message::Yield { data_version } => self.asked_to_yield(now, from, data_version),
             Message::TakeOver { named } => self.told_to_take_over(now, term, named),
         }
-        self.advance(now);
-        Ok(())
     }
 
-    fn handle_timeout(&mut self, now: BootInstant) {
-        self.expire(now);
-        self.advance(now);
-    }
-
-    fn handle_proof(&mut self, now: BootInstant, proof: Proof) {
-        self.expire(now);
-        self.peer.outbox.done(&proof);
+    fn proven(&mut self, now: BootInstant) {
         self.begin(now);
-        self.advance(now);
     }
 
-    fn poll_output(&mut self) -> Option<Output<Message>> {
-        self.peer.outbox.poll(&self.peer.durable)
-    }
-
-    fn poll_timeout(&self) -> Option<BootInstant> {
-        self.peer.lead_due().or_else(|| self.peer.election_due())
-    }
-
-    fn stand(&mut self, now: BootInstant, until: BootInstant) {
-        self.peer.standing_until = until;
-        self.expire(now);
-        self.advance(now);
-    }
-
-    fn surrender(&mut self, now: BootInstant, to: Option<&CandidateId>) -> Result<()> {
-        self.expire(now);
-        self.peer.surrender(now, to)
-    }
-
-    fn set_list(&mut self, now: BootInstant, list: List) {
-        if self.peer.set_list(now, list) {
-            self.state = State::Idle;
-            self.expire(now);
-            self.advance(now);
+    fn elect(&mut self, now: BootInstant) {
+        match self.state {
+            State::Asking(Asking { takeover: false, .. }) => self.settle(now, true),
+            _ => self.hold_election(now),
         }
     }
 
-    fn set_data_version(&mut self, data_version: u64) {
-        self.peer.data_version = data_version;
+    fn idle(&mut self) {
+        self.state = State::Idle;
     }
 
-    fn leader(&self) -> Option<&CandidateId> {
-        self.peer.leader.as_ref()
-    }
-
-    fn leadership(&self) -> Option<Trust> {
-        self.peer.leadership()
-    }
-
-    fn term(&self) -> Term {
-        self.peer.durable.term
-    }
-}
-
-impl Bully {
     fn expire(&mut self, now: BootInstant) {
         let claimed = self.peer.lead.is_some() && self.peer.leadership().is_none();
         self.peer.expire(now);
@@ -179,23 +135,19 @@ impl Bully {
             self.be_humble(now);
         }
         if !self.peer.stands(now) {
-            self.state = State::Idle;
+            self.idle();
         }
     }
+}
 
-    /// Starts what is due at `now`.
-    fn advance(&mut self, now: BootInstant) {
-        match &self.peer.lead {
-            Some(lead) if now >= lead.next_round_at => self.peer.send_round(now),
-            Some(_) => {}
-            None if now >= self.peer.election_at && self.peer.stands(now) => match self.state {
-                State::Asking(Asking { takeover: false, .. }) => self.settle(now, true),
-                _ => self.hold_election(now),
-            },
-            None => {}
-        }
+impl Claimant for Bully {
+    fn claim(&mut self, now: BootInstant) {
+        self.state = if self.peer.claim(now) { State::Claiming } else { State::Idle };
+        self.begin(now);
     }
+}
 
+impl Bully {
     fn be_humble(&mut self, now: BootInstant) {
         self.humble_until = self.peer.config.timing.promise_end(now);
     }
@@ -205,13 +157,8 @@ impl Bully {
     /// Sees whether a greater peer is there, and with a majority who would acknowledge this one.
     fn hold_election(&mut self, now: BootInstant) {
         self.state = State::Idle;
-        if self.peer.bound(now) {
-            return self.peer.await_election(self.peer.promise.until);
-        }
-        if !self.peer.is_saved() {
-            // The disk is slow or full; a peer that cannot save what it has must not ask for more.
-            self.peer.outbox.save(&self.peer.durable);
-            return self.peer.retry(now);
+        if !self.peer.may_elect(now) {
+            return;
         }
         self.peer.follow(None);
         self.peer.election_at = self.peer.config.timing.answer_end(now);
@@ -292,35 +239,12 @@ impl Bully {
         }
     }
 
-    fn claim(&mut self, now: BootInstant) {
-        self.state = if self.peer.claim(now) { State::Claiming } else { State::Idle };
-        self.begin(now);
-    }
-
     /// Its claim is made once it is durable.
     fn begin(&mut self, now: BootInstant) {
         if self.state == State::Claiming && self.peer.has_claimed() {
             self.state = State::Idle;
             self.peer.lead(now, false);
             self.peer.send_round(now);
-        }
-    }
-
-    /// The coordinator of `term` has surrendered it, and asks this peer to take over, or all to elect another.
-    fn told_to_take_over(&mut self, now: BootInstant, term: Term, named: bool) {
-        if term < self.peer.durable.term {
-            return;
-        }
-        if term > self.peer.durable.term {
-            self.peer.adopt(now, term);
-        }
-        self.peer.learn_surrendered(Some(term));
-        if self.peer.lead.is_none() && named {
-            self.claim(now);
-        } else if self.peer.lead.is_none() {
-            self.state = State::Idle;
-            self.peer.follow(None);
-            self.peer.retry(now);
         }
     }
 

@@ -6,6 +6,7 @@
 //! a later epoch; a coordinator that a majority has acknowledged already is no claim any more, and is acknowledged like
 //! Raft's leader.
 
+use super::member::Member;
 use super::message::{Claim, Envelope, Refusal, Term, Words};
 use super::output::Loss;
 use super::peer::Peer;
@@ -33,6 +34,33 @@ pub enum Criterion {
     /// The peer with the most recent data, of equal ones by priority and id. With a majority, nobody acknowledges a claim
     /// of a peer whose data is older than its own.
     MostRecentData,
+}
+
+/// A peer that comes to lead by a claim.
+pub(super) trait Claimant: Member {
+    /// Takes the next epoch for itself, and leads in it once that is durable.
+    fn claim(&mut self, now: BootInstant);
+
+    /// The coordinator of `term` has surrendered it, and asks this peer to take over, or all to elect another.
+    fn told_to_take_over(&mut self, now: BootInstant, term: Term, named: bool) {
+        if term < self.peer().durable.term {
+            return;
+        }
+        if term > self.peer().durable.term {
+            self.peer_mut().adopt(now, term);
+        }
+        self.peer_mut().learn_surrendered(Some(term));
+        if self.peer().lead.is_some() {
+            return;
+        }
+        if named {
+            self.claim(now);
+        } else {
+            self.idle();
+            self.peer_mut().follow(None);
+            self.peer_mut().retry(now);
+        }
+    }
 }
 
 /// Whoever has the greatest one should lead.

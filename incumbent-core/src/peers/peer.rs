@@ -14,7 +14,7 @@ use crate::rng::Rng;
 use crate::time::BootInstant;
 
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub(super) struct Peer<M> {
+pub struct Peer<M> {
     pub(super) config: Config,
     /// A majority decides, and promises bind.
     pub(super) exclusive: bool,
@@ -98,6 +98,21 @@ impl<M> Peer<M> {
     pub(super) fn election_due(&self) -> Option<BootInstant> {
         let ever = self.election_at < self.standing_until && self.config.list.may_lead(&self.config.id);
         ever.then_some(self.election_at)
+    }
+
+    /// Whether this peer may hold an election now; if not, it comes back to that.
+    pub(super) fn may_elect(&mut self, now: BootInstant) -> bool {
+        if self.bound(now) {
+            self.await_election(self.promise.until);
+            return false;
+        }
+        if !self.is_saved() {
+            // The disk is slow or full; a peer that cannot save what it has must not ask for more.
+            self.outbox.save(&self.durable);
+            self.retry(now);
+            return false;
+        }
+        true
     }
 
     // ---- waits ----

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 pub use self::message::Message;
 
+use super::member::Member;
 use super::peer::Peer;
-use super::{Config, Durable, Envelope, List, Output, Proof, Protocol, Refusal, Term, Trust};
+use super::{Config, Durable, Envelope, Refusal, Term};
 use crate::error::Result;
 use crate::ids::CandidateId;
 use crate::time::BootInstant;
@@ -29,27 +30,38 @@ enum Role {
     Candidate(BTreeMap<CandidateId, bool>),
 }
 
-impl Protocol for Raft {
+impl Member for Raft {
     type Config = Config;
     type Message = Message;
 
-    fn new(config: Config, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Raft> {
+    fn make(config: Config, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Raft> {
         let peer = Peer::new(config, true, durable, seed, started_at)?;
         Ok(Raft { peer, role: Role::Idle, attempts: 0 })
     }
 
-    fn config(&self) -> &Config {
-        &self.peer.config
+    fn peer(&self) -> &Peer<Message> {
+        &self.peer
     }
 
-    fn handle_message(
-        &mut self,
-        now: BootInstant,
-        envelope: Envelope<Message>,
-    ) -> core::result::Result<(), Refusal> {
-        self.expire(now);
-        self.check(&envelope)?;
-        let Envelope { from, term, message, .. } = envelope;
+    fn peer_mut(&mut self) -> &mut Peer<Message> {
+        &mut self.peer
+    }
+
+    fn check(&self, envelope: &Envelope<Message>) -> core::result::Result<(), Refusal> {
+        self.peer.check(envelope)?;
+        let leads = matches!(envelope.message, Message::Heartbeat { .. } | Message::TimeoutNow);
+        let led_by =
+            if self.peer.lead.is_some() { Some(&self.peer.config.id) } else { self.peer.leader.as_ref() };
+        if leads
+            && envelope.term == self.peer.durable.term
+            && led_by.is_some_and(|leader| *leader != envelope.from)
+        {
+            return Err(Refusal::SecondLeader);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, now: BootInstant, from: CandidateId, term: Term, message: Message) {
         match message {
             Message::PreVote { proposed, attempt, ballot } => {
                 self.pre_vote_asked(now, from, proposed, attempt, ballot)
@@ -65,96 +77,17 @@ impl Protocol for Raft {
             }
             Message::TimeoutNow => self.told_to_campaign(now, term),
         }
-        self.advance(now);
-        Ok(())
     }
 
-    fn handle_timeout(&mut self, now: BootInstant) {
-        self.expire(now);
-        self.advance(now);
-    }
-
-    fn handle_proof(&mut self, now: BootInstant, proof: Proof) {
-        self.expire(now);
-        self.peer.outbox.done(&proof);
+    fn proven(&mut self, now: BootInstant) {
         self.count_own_vote(now);
-        self.advance(now);
     }
 
-    fn poll_output(&mut self) -> Option<Output<Message>> {
-        self.peer.outbox.poll(&self.peer.durable)
+    fn elect(&mut self, now: BootInstant) {
+        self.ask_for_pre_votes(now);
     }
 
-    fn poll_timeout(&self) -> Option<BootInstant> {
-        self.peer.lead_due().or_else(|| self.peer.election_due())
-    }
-
-    fn stand(&mut self, now: BootInstant, until: BootInstant) {
-        self.peer.standing_until = until;
-        self.expire(now);
-        self.advance(now);
-    }
-
-    fn surrender(&mut self, now: BootInstant, to: Option<&CandidateId>) -> Result<()> {
-        self.expire(now);
-        self.peer.surrender(now, to)
-    }
-
-    fn set_list(&mut self, now: BootInstant, list: List) {
-        if self.peer.set_list(now, list) {
-            self.role = Role::Idle;
-            self.expire(now);
-            self.advance(now);
-        }
-    }
-
-    fn set_data_version(&mut self, data_version: u64) {
-        self.peer.data_version = data_version;
-    }
-
-    fn leader(&self) -> Option<&CandidateId> {
-        self.peer.leader.as_ref()
-    }
-
-    fn leadership(&self) -> Option<Trust> {
-        self.peer.leadership()
-    }
-
-    fn term(&self) -> Term {
-        self.peer.durable.term
-    }
-}
-
-impl Raft {
-    fn expire(&mut self, now: BootInstant) {
-        self.peer.expire(now);
-        if !self.peer.stands(now) {
-            self.role = Role::Idle;
-        }
-    }
-
-    /// Starts what is due at `now`.
-    fn advance(&mut self, now: BootInstant) {
-        match &self.peer.lead {
-            Some(lead) if now >= lead.next_round_at => self.peer.send_round(now),
-            Some(_) => {}
-            None if now >= self.peer.election_at && self.peer.stands(now) => self.ask_for_pre_votes(now),
-            None => {}
-        }
-    }
-
-    /// Refuses what must not be looked at: also what only one peer may say in a term, from a second one.
-    fn check(&self, envelope: &Envelope<Message>) -> core::result::Result<(), Refusal> {
-        self.peer.check(envelope)?;
-        let leads = matches!(envelope.message, Message::Heartbeat { .. } | Message::TimeoutNow);
-        let led_by =
-            if self.peer.lead.is_some() { Some(&self.peer.config.id) } else { self.peer.leader.as_ref() };
-        if leads
-            && envelope.term == self.peer.durable.term
-            && led_by.is_some_and(|leader| *leader != envelope.from)
-        {
-            return Err(Refusal::SecondLeader);
-        }
-        Ok(())
+    fn idle(&mut self) {
+        self.role = Role::Idle;
     }
 }

@@ -18,12 +18,10 @@ mod passing;
 pub use self::message::{Message, Number, Word};
 
 use self::passing::Passing;
-use super::claim::Rank;
+use super::claim::{Claimant, Rank};
+use super::member::Member;
 use super::peer::Peer;
-use super::{
-    Claim, ClaimConfig, Config, Criterion, Durable, Envelope, List, Output, Proof, Protocol, Refusal, Term,
-    Trust,
-};
+use super::{Claim, ClaimConfig, Criterion, Durable, Envelope, Refusal, Term};
 use crate::error::Result;
 use crate::ids::CandidateId;
 use crate::time::BootInstant;
@@ -67,39 +65,40 @@ enum State {
     Claiming,
 }
 
-impl Protocol for Ring {
+impl Member for Ring {
     type Config = RingConfig;
     type Message = Message;
 
-    fn new(config: RingConfig, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Ring> {
+    fn make(config: RingConfig, durable: Durable, seed: u128, started_at: BootInstant) -> Result<Ring> {
         let RingConfig { claim: ClaimConfig { peers, majority, criterion }, circulation } = config;
         let peer = Peer::new(peers, majority, durable, seed, started_at)?;
         let (state, passing) = (State::Idle, Passing::default());
         Ok(Ring { peer, criterion, circulation, state, attempt: seed as u64, passing })
     }
 
-    fn config(&self) -> &Config {
-        &self.peer.config
+    fn peer(&self) -> &Peer<Message> {
+        &self.peer
     }
 
-    fn handle_message(
-        &mut self,
-        now: BootInstant,
-        envelope: Envelope<Message>,
-    ) -> core::result::Result<(), Refusal> {
-        self.expire(now);
+    fn peer_mut(&mut self) -> &mut Peer<Message> {
+        &mut self.peer
+    }
+
+    fn check(&self, envelope: &Envelope<Message>) -> core::result::Result<(), Refusal> {
         match &envelope.message {
             Message::Heartbeat(Claim { established: true, .. }) | Message::TakeOver { .. } => {
-                self.peer.check_leader(&envelope, envelope.term, &envelope.from)?;
+                self.peer.check_leader(envelope, envelope.term, &envelope.from)
             }
             Message::Pass { word: Word::Elected { coordinator, epoch, claim, .. }, .. }
                 if claim.established =>
             {
-                self.peer.check_leader(&envelope, *epoch, coordinator)?;
+                self.peer.check_leader(envelope, *epoch, coordinator)
             }
-            _ => self.peer.check(&envelope)?,
+            _ => self.peer.check(envelope),
         }
-        let Envelope { from, term, message, .. } = envelope;
+    }
+
+    fn take(&mut self, now: BootInstant, from: CandidateId, term: Term, message: Message) {
         self.passing.hears(&from);
         match message {
             Message::Pass { hop, word } => {
@@ -114,89 +113,45 @@ impl Protocol for Ring {
             }
             Message::TakeOver { named } => self.told_to_take_over(now, term, named),
         }
-        self.advance(now);
-        Ok(())
     }
 
-    fn handle_timeout(&mut self, now: BootInstant) {
-        self.expire(now);
-        self.advance(now);
-    }
-
-    fn handle_proof(&mut self, now: BootInstant, proof: Proof) {
-        self.expire(now);
-        self.peer.outbox.done(&proof);
+    fn proven(&mut self, now: BootInstant) {
         self.begin(now);
-        self.advance(now);
     }
 
-    fn poll_output(&mut self) -> Option<Output<Message>> {
-        self.peer.outbox.poll(&self.peer.durable)
+    fn elect(&mut self, now: BootInstant) {
+        self.hold_election(now);
     }
 
-    fn poll_timeout(&self) -> Option<BootInstant> {
-        let own = self.peer.lead_due().or_else(|| self.peer.election_due());
-        own.into_iter().chain(self.passing.due()).min()
+    fn idle(&mut self) {
+        self.state = State::Idle;
     }
 
-    fn stand(&mut self, now: BootInstant, until: BootInstant) {
-        self.peer.standing_until = until;
-        self.expire(now);
-        self.advance(now);
+    fn list_changed(&mut self) {
+        self.idle();
+        self.passing = Passing::default();
     }
 
-    fn surrender(&mut self, now: BootInstant, to: Option<&CandidateId>) -> Result<()> {
-        self.expire(now);
-        self.peer.surrender(now, to)
-    }
-
-    fn set_list(&mut self, now: BootInstant, list: List) {
-        if self.peer.set_list(now, list) {
-            self.state = State::Idle;
-            self.passing = Passing::default();
-            self.expire(now);
-            self.advance(now);
+    /// Gives what was not confirmed to the next peer but one.
+    fn tend(&mut self, now: BootInstant) {
+        while let Some(word) = self.passing.unconfirmed(now, &self.peer.config.timing) {
+            self.pass(now, word);
         }
     }
 
-    fn set_data_version(&mut self, data_version: u64) {
-        self.peer.data_version = data_version;
+    fn tend_at(&self) -> Option<BootInstant> {
+        self.passing.due()
     }
+}
 
-    fn leader(&self) -> Option<&CandidateId> {
-        self.peer.leader.as_ref()
-    }
-
-    fn leadership(&self) -> Option<Trust> {
-        self.peer.leadership()
-    }
-
-    fn term(&self) -> Term {
-        self.peer.durable.term
+impl Claimant for Ring {
+    fn claim(&mut self, now: BootInstant) {
+        self.state = if self.peer.claim(now) { State::Claiming } else { State::Idle };
+        self.begin(now);
     }
 }
 
 impl Ring {
-    fn expire(&mut self, now: BootInstant) {
-        self.peer.expire(now);
-        if !self.peer.stands(now) {
-            self.state = State::Idle;
-        }
-    }
-
-    /// Starts what is due at `now`.
-    fn advance(&mut self, now: BootInstant) {
-        while let Some(word) = self.passing.unconfirmed(now, &self.peer.config.timing) {
-            self.pass(now, word);
-        }
-        match &self.peer.lead {
-            Some(lead) if now >= lead.next_round_at => self.peer.send_round(now),
-            Some(_) => {}
-            None if now >= self.peer.election_at && self.peer.stands(now) => self.hold_election(now),
-            None => {}
-        }
-    }
-
     fn number(&self) -> Number {
         Number { id: self.peer.config.id.clone(), data_version: self.peer.data_version }
     }
@@ -210,13 +165,8 @@ impl Ring {
     /// Sends its number around.
     fn hold_election(&mut self, now: BootInstant) {
         self.state = State::Idle;
-        if self.peer.bound(now) {
-            return self.peer.await_election(self.peer.promise.until);
-        }
-        if !self.peer.is_saved() {
-            // The disk is slow or full; a peer that cannot save what it has must not ask for more.
-            self.peer.outbox.save(&self.peer.durable);
-            return self.peer.retry(now);
+        if !self.peer.may_elect(now) {
+            return;
         }
         self.peer.follow(None);
         self.take_part(now);
@@ -255,11 +205,6 @@ impl Ring {
         self.claim(now);
     }
 
-    fn claim(&mut self, now: BootInstant) {
-        self.state = if self.peer.claim(now) { State::Claiming } else { State::Idle };
-        self.begin(now);
-    }
-
     /// Its claim is made, around the ring, once it is durable.
     fn begin(&mut self, now: BootInstant) {
         if self.state != State::Claiming || !self.peer.has_claimed() {
@@ -278,24 +223,6 @@ impl Ring {
     fn chosen(&mut self, now: BootInstant) {
         if self.state != State::Claiming && self.peer.lead.is_none() && !self.peer.hears_leader(now) {
             self.claim(now);
-        }
-    }
-
-    /// The coordinator of `term` has surrendered it, and asks this peer to take over, or all to elect another.
-    fn told_to_take_over(&mut self, now: BootInstant, term: Term, named: bool) {
-        if term < self.peer.durable.term {
-            return;
-        }
-        if term > self.peer.durable.term {
-            self.peer.adopt(now, term);
-        }
-        self.peer.learn_surrendered(Some(term));
-        if self.peer.lead.is_none() && named {
-            self.claim(now);
-        } else if self.peer.lead.is_none() {
-            self.state = State::Idle;
-            self.peer.follow(None);
-            self.peer.retry(now);
         }
     }
 

@@ -19,13 +19,8 @@ impl Raft {
 
     /// Asks whether others would vote for this peer, without a new term (dissertation §9.6).
     pub(super) fn ask_for_pre_votes(&mut self, now: BootInstant) {
-        if self.peer.bound(now) {
-            return self.peer.await_election(self.peer.promise.until);
-        }
-        if !self.peer.is_saved() {
-            // The disk is slow or full; a peer that cannot save what it has must not ask for more.
-            self.peer.outbox.save(&self.peer.durable);
-            return self.peer.retry(now);
+        if !self.peer.may_elect(now) {
+            return;
         }
         let Some(proposed) = self.peer.durable.term.next() else { return self.peer.retry(now) };
         self.attempts += 1;
