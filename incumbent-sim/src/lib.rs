@@ -8,6 +8,7 @@
 
 pub mod check;
 mod clock;
+mod history;
 pub mod lease;
 mod network;
 pub mod outcome;

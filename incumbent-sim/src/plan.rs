@@ -1,8 +1,11 @@
 //! A run before it begins: what its seed has drawn, and every fault with its time.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
-use crate::clock::Nanos;
+use crate::clock::{MS, Nanos};
+use crate::random::Random;
 
 /// What was drawn. A fault less, or a number changed, changes nothing else that was drawn.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -97,4 +100,35 @@ pub enum Kind {
     Delete,
     /// The replica takes over without the latest writes; where the store is a cluster, it elects another leader.
     FailOver,
+}
+
+/// What faults come, and how long they last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw<'a> {
+    pub(crate) kinds: &'a [Kind],
+    pub(crate) nodes: usize,
+    /// They last three of these at most.
+    pub(crate) ttl: Nanos,
+    /// Their distance at most.
+    pub(crate) gap: Nanos,
+}
+
+impl Draw<'_> {
+    /// The faults of a time, of which the first comes at its begin.
+    pub(crate) fn faults(&self, random: &mut Random, time: Range<Nanos>) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut at = time.start;
+        while at < time.end && !self.kinds.is_empty() {
+            let kind = random.pick(self.kinds);
+            let longest = random.pick(&[self.ttl / 10, self.ttl, 3 * self.ttl]);
+            let whom = match random.below(2) {
+                0 => Whom::Leader,
+                _ => Whom::Node(random.below(self.nodes as u64) as usize),
+            };
+            let lasts_ns = 1 + random.below(longest);
+            faults.push(Fault { at_ns: at, kind, whom, lasts_ns, dice: random.word() });
+            at += MS + random.below(2 * self.gap);
+        }
+        faults
+    }
 }

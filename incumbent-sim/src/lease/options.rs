@@ -7,7 +7,7 @@ use incumbent_core::{Guarantees, Settings, Timing};
 use serde::Serialize;
 
 use crate::clock::{HOUR, MS, Nanos, SECOND, nanos};
-use crate::plan::{Fault, Kind, Plan, Whom};
+use crate::plan::{Draw, Fault, Kind, Plan};
 use crate::random::Random;
 
 /// The authority that grants the election.
@@ -257,25 +257,9 @@ impl Options {
 
     fn draw_faults(&self, random: &mut Random, until: Nanos) -> Vec<Fault> {
         let ttl = self.ttl();
-        let mut faults = Vec::new();
-        let mut at = random.below(2 * ttl);
-        while at < until && !self.faults.is_empty() {
-            let kind = random.pick(&self.faults);
-            let longest = random.pick(&[ttl / 10, ttl, 3 * ttl]);
-            let whom = match random.below(2) {
-                0 => Whom::Leader,
-                _ => Whom::Node(random.below(self.candidates as u64) as usize),
-            };
-            faults.push(Fault {
-                at_ns: at,
-                kind,
-                whom,
-                lasts_ns: 1 + random.below(longest),
-                dice: random.word(),
-            });
-            at += random.below(2 * self.fault_gap_ms * MS) + MS;
-        }
-        faults
+        let draw = Draw { kinds: &self.faults, nodes: self.candidates, ttl, gap: self.fault_gap_ms * MS };
+        let first = random.below(2 * ttl);
+        draw.faults(random, first..until)
     }
 
     pub(super) fn ttl(&self) -> Nanos {

@@ -4,8 +4,8 @@ mod broken;
 mod happenings;
 
 use incumbent_core::{
-    Authority, BootInstant, CallId, CandidateId, ElectionName, Elector, ElectorConfig, Fence, FencingToken,
-    HandoverRequest, HighWater, Timing,
+    Authority, BootInstant, CallId, CandidateId, ElectionName, Elector, ElectorConfig, FencingToken,
+    HandoverRequest, Timing,
 };
 
 use super::candidate::Candidate;
@@ -14,14 +14,13 @@ use super::queue::QueueStore;
 use super::record::RecordStore;
 use super::store::LeaseStore;
 use super::{queue, record, store};
-use crate::check::{self, Hold, Sometimes, Valid, Violation, Write};
-use crate::clock::{Clock, MS, Nanos, SECOND, span};
+use crate::clock::{Clock, MS, Nanos, span};
+use crate::history::{Core, History, Promises};
 use crate::network::{Network, Weather};
-use crate::outcome::{Counts, Outcome, Painter, Stopwatch};
+use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::queue::Queue;
 use crate::random::Random;
-use crate::trace::Trace;
 
 /// What happens at its time.
 #[derive(Debug)]
@@ -148,16 +147,6 @@ pub(super) enum Store {
     Queue(QueueStore),
 }
 
-/// What the leader writes to, and its twin that has no fence.
-#[derive(Debug)]
-struct Resource {
-    fence: Fence,
-    /// What it has made durable of its fence.
-    stored: Option<HighWater>,
-    mark: HighWater,
-    writes: Vec<Write>,
-}
-
 /// The term that was over last.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
@@ -187,7 +176,6 @@ pub(super) struct World<'a> {
     hints_lost: u32,
     /// A note that asks the leader with this token to hand over, and to whom.
     note: Option<(u64, usize)>,
-    resource: Resource,
     healed: bool,
     /// Those that have to have a leader in the end.
     core: Vec<bool>,
@@ -195,17 +183,8 @@ pub(super) struct World<'a> {
     ended: Option<Ended>,
     /// When the call was issued whose answer is being handed over.
     asked_at: Nanos,
-    holds: Vec<Hold>,
-    /// Whose each of them is.
-    owners: Vec<usize>,
-    checks: Vec<Valid>,
-    violations: Vec<Violation>,
-    sometimes: Sometimes,
-    counts: Counts,
     messages: [u64; Content::KINDS.len()],
-    stopwatch: Stopwatch,
-    painter: Painter,
-    trace: Trace,
+    history: History,
 }
 
 impl<'a> World<'a> {
@@ -245,27 +224,13 @@ impl<'a> World<'a> {
             store_look_at: Nanos::MAX,
             hints_lost: options.hints_lost,
             note: None,
-            resource: Resource {
-                fence: Fence::default(),
-                stored: None,
-                mark: HighWater { authority: authority.clone(), token: FencingToken(0) },
-                writes: Vec::new(),
-            },
             healed: false,
             core: vec![true; options.candidates],
             active_faults: 0,
             ended: None,
             asked_at: 0,
-            holds: Vec::new(),
-            owners: Vec::new(),
-            checks: Vec::new(),
-            violations: Vec::new(),
-            sometimes: Sometimes::default(),
-            counts: Counts::default(),
             messages: [0; Content::KINDS.len()],
-            stopwatch: Stopwatch::new(),
-            painter: Painter::new(shown),
-            trace: Trace::new(shown),
+            history: History::new(shown, authority.clone()),
             plan,
             authority,
             ids,
@@ -326,7 +291,7 @@ impl<'a> World<'a> {
     fn crash(&mut self, node: usize) {
         self.close(node, self.now);
         if self.nodes[node].belief.is_some() {
-            self.stopwatch.lost(self.now);
+            self.history.stopwatch.lost(self.now);
             self.ended = Some(Ended { released: false, node });
         }
         self.nodes[node].crash();
@@ -353,55 +318,23 @@ impl<'a> World<'a> {
     /// The node's leadership is over by `at` at the latest.
     fn close(&mut self, node: usize, at: Nanos) {
         if let Some(belief) = self.nodes[node].belief {
-            let hold = &mut self.holds[belief.hold];
-            hold.until = hold.until.min(at);
+            self.history.close(belief.hold, at);
         }
     }
 
     fn say(&mut self, node: usize, line: impl FnOnce() -> String) {
         let life = self.nodes[node].life;
-        self.trace.say(self.now, || format!("n{node}.{life}: {}", line()));
+        self.history.trace.say(self.now, || format!("n{node}.{life}: {}", line()));
     }
 
     // ---- the end ----
 
-    fn judge(mut self) -> Outcome {
+    fn judge(self) -> Outcome {
         let kind = self.plan.options.store;
-        let mut violations = std::mem::take(&mut self.violations);
-        violations.extend(check::fencing(&self.resource.writes));
-        if kind.excludes() {
-            violations.extend(check::overlaps(&self.holds));
-        }
-        if kind.orders() {
-            violations.extend(check::token_order(&self.holds));
-        }
-        if kind.excludes() && kind.orders() {
-            violations.extend(check::valid_after_newer(&self.checks));
-        }
-        if self.plan.has_heal() {
-            let (healed, bound) = (self.plan.heal_at_ns, self.plan.takeover_bound());
-            let of_core = self.holds.iter().zip(&self.owners).filter(|(_, owner)| self.core[**owner]);
-            let core: Vec<Hold> = of_core.map(|(hold, _)| hold.clone()).collect();
-            violations.extend(check::takeover(&core, healed, bound));
-            violations.extend(check::stability(&core, healed + 2 * bound, self.plan.end_at_ns));
-        }
-        violations.sort_by_key(|violation| violation.at);
-        self.sometimes.stale_unfenced += check::stale_writes(&self.resource.writes);
-        self.counts.events = self.trace.events();
-        self.counts.elections = self.holds.len() as u64;
-        self.counts.seconds = self.plan.end_at_ns / SECOND;
-        Outcome {
-            violations,
-            sometimes: self.sometimes,
-            counts: self.counts,
-            messages: Content::KINDS.into_iter().zip(self.messages).filter(|(_, count)| *count > 0).collect(),
-            elected_after_ns: self.stopwatch.times(),
-            hash: self.trace.hash(),
-            holds: self.holds,
-            owners: self.owners,
-            trace: self.trace.into_lines(),
-            picture: self.painter.picture(),
-        }
+        let promises = Promises { excludes: kind.excludes(), orders: kind.orders() };
+        let core = Core { members: &self.core, bound: self.plan.takeover_bound() };
+        let sent = Content::KINDS.into_iter().zip(self.messages).filter(|(_, count)| *count > 0);
+        self.history.judge(self.plan, promises, Some(core), sent.collect())
     }
 
     fn handover(&self, note: Option<(u64, usize)>) -> Option<HandoverRequest> {

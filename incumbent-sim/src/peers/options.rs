@@ -6,7 +6,7 @@ use incumbent_core::timing::PeerTiming;
 use serde::Serialize;
 
 use crate::clock::{MS, Nanos, nanos};
-use crate::plan::{Fault, Kind, Plan, Whom};
+use crate::plan::{Draw, Fault, Kind, Plan};
 use crate::random::Random;
 
 /// What is drawn before a run begins.
@@ -125,26 +125,10 @@ impl Options {
     }
 
     fn draw_faults(&self, random: &mut Random, until: Nanos) -> Vec<Fault> {
-        let ttl = self.ttl_ms * MS;
-        let mut faults = Vec::new();
-        let mut at = random.below(3 * ttl);
-        while at < until && !self.faults.is_empty() {
-            let kind = random.pick(&self.faults);
-            let longest = random.pick(&[ttl / 10, ttl, 3 * ttl]);
-            let whom = match random.below(2) {
-                0 => Whom::Leader,
-                _ => Whom::Node(random.below(self.peers as u64) as usize),
-            };
-            faults.push(Fault {
-                at_ns: at,
-                kind,
-                whom,
-                lasts_ns: 1 + random.below(longest),
-                dice: random.word(),
-            });
-            at += MS + random.below(2 * self.fault_gap_ms * MS);
-        }
-        faults
+        let ttl = self.ttl();
+        let draw = Draw { kinds: &self.faults, nodes: self.peers, ttl, gap: self.fault_gap_ms * MS };
+        let first = random.below(3 * ttl);
+        draw.faults(random, first..until)
     }
 
     pub(super) fn timing(&self) -> PeerTiming {

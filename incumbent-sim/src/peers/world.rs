@@ -6,18 +6,17 @@ mod happenings;
 use std::collections::{BTreeMap, BTreeSet};
 
 use incumbent_core::peers::{Config, Durable, Envelope, Event, Invalidate, List, Output, Save, Words};
-use incumbent_core::{Authority, BootInstant, CandidateId, Fence, FencingToken, HighWater};
+use incumbent_core::{Authority, BootInstant, CandidateId, FencingToken};
 
 use super::Simulated;
 use super::options::Options;
-use crate::check::{self, Hold, Sometimes, Valid, Violation, Write};
-use crate::clock::{Clock, MS, Nanos, SECOND};
+use crate::clock::{Clock, MS, Nanos};
+use crate::history::{Core, History, Promises};
 use crate::network::{Network, Weather};
-use crate::outcome::{Counts, Outcome, Painter, Stopwatch};
+use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::queue::Queue;
 use crate::random::Random;
-use crate::trace::Trace;
 
 /// What happens at its time.
 #[derive(Debug)]
@@ -123,19 +122,8 @@ pub(super) struct World<'a, P: Simulated> {
     active_faults: u32,
     /// The groups of the splits that last, by the fault's number.
     splits: BTreeMap<usize, BTreeSet<usize>>,
-    fence: Fence,
-    mark: HighWater,
-    writes: Vec<Write>,
-    holds: Vec<Hold>,
-    owners: Vec<usize>,
-    checks: Vec<Valid>,
-    violations: Vec<Violation>,
-    sometimes: Sometimes,
-    counts: Counts,
     messages: BTreeMap<&'static str, u64>,
-    stopwatch: Stopwatch,
-    painter: Painter,
-    trace: Trace,
+    history: History,
 }
 
 impl<'a, P: Simulated> World<'a, P> {
@@ -178,19 +166,8 @@ impl<'a, P: Simulated> World<'a, P> {
             core: vec![true; options.peers],
             active_faults: 0,
             splits: BTreeMap::new(),
-            fence: Fence::default(),
-            mark: HighWater { authority: cluster.clone(), token: FencingToken(0) },
-            writes: Vec::new(),
-            holds: Vec::new(),
-            owners: Vec::new(),
-            checks: Vec::new(),
-            violations: Vec::new(),
-            sometimes: Sometimes::default(),
-            counts: Counts::default(),
             messages: BTreeMap::new(),
-            stopwatch: Stopwatch::new(),
-            painter: Painter::new(shown),
-            trace: Trace::new(shown),
+            history: History::new(shown, cluster.clone()),
             plan,
             random,
             nodes,
@@ -236,18 +213,17 @@ impl<'a, P: Simulated> World<'a, P> {
     /// The node's leadership is over by now at the latest.
     fn close(&mut self, node: usize) {
         if let Some(belief) = self.nodes[node].belief {
-            let hold = &mut self.holds[belief.hold];
-            hold.until = hold.until.min(self.now);
+            self.history.close(belief.hold, self.now);
         }
     }
 
     fn say(&mut self, node: usize, line: impl FnOnce() -> String) {
         let life = self.nodes[node].life;
-        self.trace.say(self.now, || format!("n{node}.{life}: {}", line()));
+        self.history.trace.say(self.now, || format!("n{node}.{life}: {}", line()));
     }
 
     fn note(&mut self, what: u64, node: usize) {
-        self.trace.note(self.now, what << 32 | node as u64);
+        self.history.trace.note(self.now, what << 32 | node as u64);
     }
 
     // ---- processes ----
@@ -274,7 +250,7 @@ impl<'a, P: Simulated> World<'a, P> {
     fn crash(&mut self, node: usize) {
         self.close(node);
         if self.believes(node) {
-            self.stopwatch.lost(self.now);
+            self.history.stopwatch.lost(self.now);
         }
         let node_state = &mut self.nodes[node];
         node_state.peer = None;
@@ -286,45 +262,12 @@ impl<'a, P: Simulated> World<'a, P> {
 
     // ---- the end ----
 
-    fn judge(mut self) -> Outcome {
+    fn judge(self) -> Outcome {
         let majority = self.plan.options.majority;
-        let mut violations = std::mem::take(&mut self.violations);
-        violations.extend(check::fencing(&self.writes));
-        if majority {
-            violations.extend(check::overlaps(&self.holds));
-            violations.extend(check::valid_after_newer(&self.checks));
-            violations.extend(check::token_order(&self.holds));
-        }
-        if self.plan.has_heal() && self.is_electable() {
-            let healed = self.plan.heal_at_ns;
-            let bound = self.plan.takeover_bound();
-            let core: Vec<Hold> = self
-                .holds
-                .iter()
-                .zip(&self.owners)
-                .filter(|(_, owner)| self.core[**owner])
-                .map(|(hold, _)| hold.clone())
-                .collect();
-            violations.extend(check::takeover(&core, healed, bound));
-            violations.extend(check::stability(&core, healed + 2 * bound, self.plan.end_at_ns));
-        }
-        violations.sort_by_key(|violation| violation.at);
-        self.sometimes.stale_unfenced += check::stale_writes(&self.writes);
-        self.counts.events = self.trace.events();
-        self.counts.elections = self.holds.len() as u64;
-        self.counts.seconds = self.plan.end_at_ns / SECOND;
-        Outcome {
-            violations,
-            sometimes: self.sometimes,
-            counts: self.counts,
-            messages: self.messages,
-            elected_after_ns: self.stopwatch.times(),
-            hash: self.trace.hash(),
-            holds: self.holds,
-            owners: self.owners,
-            trace: self.trace.into_lines(),
-            picture: self.painter.picture(),
-        }
+        let promises = Promises { excludes: majority, orders: majority };
+        let core = Core { members: &self.core, bound: self.plan.takeover_bound() };
+        let core = self.is_electable().then_some(core);
+        self.history.judge(self.plan, promises, core, self.messages)
     }
 
     /// Whether one of the core can get the votes: it may lead, and is behind no more than a minority of all.

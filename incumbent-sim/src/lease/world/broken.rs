@@ -1,6 +1,6 @@
 //! How each fault is done, and how it ends; the heal.
 
-use incumbent_core::{Call, Fence, Input, StopReason};
+use incumbent_core::{Call, Input, StopReason};
 
 use super::{Happening, Store, World};
 use crate::clock::{HOUR, MS, Nanos};
@@ -18,13 +18,13 @@ impl World<'_> {
         };
         self.note(10 + kind as u64, node);
         self.say(node, || format!("FAULT {number}: {kind:?} for {:.3} s", lasts_ns as f64 / 1e9));
-        self.counts.faults += 1;
-        self.sometimes.faults_at_once += u64::from(self.active_faults > 0);
+        self.history.counts.faults += 1;
+        self.history.sometimes.faults_at_once += u64::from(self.active_faults > 0);
         let until = self.now + lasts_ns;
         let store = self.store_index();
         let mut lasts = false;
         if leader == Some(node) && matches!(kind, Kind::Freeze | Kind::CutOut | Kind::CutIn | Kind::CutBoth) {
-            self.stopwatch.lost(self.now);
+            self.history.stopwatch.lost(self.now);
         }
         let illness = match kind {
             Kind::Crash => Some(Illness::Down),
@@ -33,7 +33,7 @@ impl World<'_> {
             _ => None,
         };
         if let Some(illness) = illness {
-            self.painter.outage(node, self.now, until, illness);
+            self.history.painter.outage(node, self.now, until, illness);
         }
         match kind {
             Kind::Crash => {
@@ -53,8 +53,8 @@ impl World<'_> {
                     self.network.cut(store, node);
                 }
                 match leader {
-                    Some(leader) if leader == node => self.sometimes.leader_without_majority += 1,
-                    Some(_) => self.sometimes.leader_with_majority += 1,
+                    Some(leader) if leader == node => self.history.sometimes.leader_without_majority += 1,
+                    Some(_) => self.history.sometimes.leader_with_majority += 1,
                     None => {}
                 }
                 lasts = true;
@@ -92,7 +92,7 @@ impl World<'_> {
                 self.store_away(until, true);
                 self.store_changes();
             }
-            Kind::ResourceRestart => self.resource.fence = Fence::new(self.resource.stored.clone()),
+            Kind::ResourceRestart => self.history.restart_resource(),
             Kind::Delete => {
                 if let Store::Record(store) = &mut self.store {
                     store.delete(self.now);
@@ -148,7 +148,7 @@ impl World<'_> {
         let renews = |node: &crate::lease::candidate::Candidate| {
             node.running.as_ref().is_some_and(|running| matches!(running.call, Call::Renew(..)))
         };
-        self.sometimes.change_during_renewal += u64::from(self.nodes.iter().any(renews));
+        self.history.sometimes.change_during_renewal += u64::from(self.nodes.iter().any(renews));
     }
 
     pub(super) fn fault_ends(&mut self, number: usize, node: usize) {
@@ -156,7 +156,7 @@ impl World<'_> {
         self.active_faults -= 1;
         if kind == Kind::Freeze && self.nodes[node].frozen_until <= self.now {
             let woke_late = self.nodes[node].belief.is_some() && !self.believes(node);
-            self.sometimes.woke_not_valid += u64::from(woke_late);
+            self.history.sometimes.woke_not_valid += u64::from(woke_late);
         }
         if self.healed {
             return;

@@ -5,7 +5,6 @@ use incumbent_core::{
 };
 
 use super::{Content, Ended, Happening, Message, Store, World};
-use crate::check::{Hold, Valid, Violation, Write};
 use crate::clock::{MS, Nanos};
 use crate::lease::candidate::{Belief, Flow, Running, understand};
 use crate::lease::store::{Ask, Campaign, Held};
@@ -68,7 +67,7 @@ impl World<'_> {
     }
 
     pub(super) fn note(&mut self, what: u64, node: usize) {
-        self.trace.note(self.now, what << 32 | node as u64);
+        self.history.trace.note(self.now, what << 32 | node as u64);
     }
 
     // ---- the elector ----
@@ -89,7 +88,8 @@ impl World<'_> {
                 Output::Cancel(id) => {
                     let state = &mut self.nodes[node];
                     if let Some(running) = state.running.take_if(|running| running.id == id) {
-                        self.sometimes.renewal_unknown += u64::from(matches!(running.call, Call::Renew(..)));
+                        self.history.sometimes.renewal_unknown +=
+                            u64::from(matches!(running.call, Call::Renew(..)));
                         if let (Flow::Queue(flow), Some(memory)) = (&running.flow, &mut state.session) {
                             flow.given_up(memory);
                         }
@@ -115,20 +115,12 @@ impl World<'_> {
                 let token = grant.token.unwrap_or(FencingToken(0)).0;
                 self.note(4, token as usize);
                 if let Some(ended) = self.ended.take().filter(|ended| ended.node != node) {
-                    self.sometimes.by_release += u64::from(ended.released);
-                    self.sometimes.by_expiry += u64::from(!ended.released);
+                    self.history.sometimes.by_release += u64::from(ended.released);
+                    self.history.sometimes.by_expiry += u64::from(!ended.released);
                 }
                 let until = self.clocks[node].true_time(deadline);
-                self.stopwatch.elected(self.now);
-                self.nodes[node].belief = Some(Belief { token, deadline, hold: self.holds.len() });
-                self.holds.push(Hold {
-                    name: format!("n{node}"),
-                    token: Some(token),
-                    asked: self.asked_at,
-                    from: self.now,
-                    until,
-                });
-                self.owners.push(node);
+                let hold = self.history.elected(node, Some(token), self.asked_at, self.now, until);
+                self.nodes[node].belief = Some(Belief { token, deadline, hold });
                 let work = &mut self.nodes[node].work;
                 work.running = true;
                 work.term += 1;
@@ -138,13 +130,13 @@ impl World<'_> {
             Event::Extended(deadline) => {
                 if !self.believes(node) {
                     let what = format!("n{node} extends a term that was over");
-                    self.violations.push(Violation { rule: "P4", at: self.now, what });
+                    self.history.violated("P4", self.now, what);
                 }
                 let until = self.clocks[node].true_time(deadline);
                 if let Some(belief) = &mut self.nodes[node].belief {
                     belief.deadline = deadline;
-                    self.holds[belief.hold].until = until;
-                    self.stopwatch.goes_on();
+                    self.history.holds[belief.hold].until = until;
+                    self.history.stopwatch.goes_on();
                 }
             }
             Event::Stopping { .. } => self.work_shall_stop(node),
@@ -152,7 +144,7 @@ impl World<'_> {
                 self.note(5, node);
                 self.close(node, self.now);
                 self.nodes[node].belief = None;
-                self.stopwatch.lost(self.now);
+                self.history.stopwatch.lost(self.now);
                 let released = matches!(reason, LossReason::Stopped(_));
                 self.ended = Some(Ended { released, node });
                 if self.nodes[node].work.running {
@@ -199,7 +191,7 @@ impl World<'_> {
         let think = self.random.below(self.plan.options.think_ms * MS);
         match self.nodes[node].belief {
             Some(belief) if self.believes(node) => {
-                self.checks.push(Valid { token: belief.token, begin: self.now, end: self.now });
+                self.history.checked(self.now, belief.token);
                 let token = belief.token;
                 self.queue.push(self.now + think, Happening::Write { node, term, token });
             }
@@ -224,15 +216,7 @@ impl World<'_> {
 
     fn resource_takes(&mut self, token: u64) {
         self.note(7, token as usize);
-        let resource = &mut self.resource;
-        resource.mark.token = FencingToken(token);
-        let admitted = resource.fence.admit(&resource.mark);
-        if let Ok(incumbent_core::Admission::Raise) = admitted {
-            resource.stored = resource.fence.high_water().cloned();
-        }
-        let accepted = admitted.is_ok();
-        self.sometimes.stale_refused += u64::from(!accepted);
-        resource.writes.push(Write { at: self.now, token, accepted });
+        self.history.arrived(self.now, token);
     }
 
     // ---- the calls ----
@@ -286,7 +270,7 @@ impl World<'_> {
         let kind = content.kind();
         self.messages[kind] += 1;
         let [first, again] = self.network.deliveries(&mut self.random, self.now, from, to);
-        self.painter.letter(from, to, Content::KINDS[kind], self.now, first);
+        self.history.painter.letter(from, to, Content::KINDS[kind], self.now, first);
         if let Some(at) = again {
             let message = Message { node, life, call, request, content: content.clone() };
             self.queue.push(at, Happening::Message(Box::new(message)));
@@ -352,7 +336,7 @@ impl World<'_> {
                 let life = self.nodes[node].life;
                 let at = self.network.deliveries(&mut self.random, self.now, store, node)[0];
                 self.messages[Content::HINT] += 1;
-                self.painter.letter(store, node, Content::KINDS[Content::HINT], self.now, at);
+                self.history.painter.letter(store, node, Content::KINDS[Content::HINT], self.now, at);
                 if let Some(at) = at {
                     self.queue.push(at, Happening::Hint { node, life });
                 }

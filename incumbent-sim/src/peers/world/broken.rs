@@ -14,8 +14,8 @@ impl<P: Simulated> World<'_, P> {
         };
         self.note(10 + kind as u64, node);
         self.say(node, || format!("FAULT {number}: {kind:?} for {:.3} s", lasts_ns as f64 / 1e9));
-        self.counts.faults += 1;
-        self.sometimes.faults_at_once += u64::from(self.active_faults > 0);
+        self.history.counts.faults += 1;
+        self.history.sometimes.faults_at_once += u64::from(self.active_faults > 0);
         let until = self.now + lasts_ns;
         let illness = match kind {
             Kind::Crash => Some(Illness::Down),
@@ -24,7 +24,7 @@ impl<P: Simulated> World<'_, P> {
             _ => None,
         };
         if let Some(illness) = illness {
-            self.painter.outage(node, self.now, until, illness);
+            self.history.painter.outage(node, self.now, until, illness);
             self.hit(node, until);
         }
         let mut lasts = true;
@@ -41,7 +41,7 @@ impl<P: Simulated> World<'_, P> {
                 if kind == Kind::Split {
                     let minority = self.minority(node, dice);
                     for member in &minority {
-                        self.painter.outage(*member, self.now, until, Illness::Minority);
+                        self.history.painter.outage(*member, self.now, until, Illness::Minority);
                         self.hit(*member, until);
                     }
                     self.splits.insert(number, minority);
@@ -85,7 +85,7 @@ impl<P: Simulated> World<'_, P> {
     /// From now until then others hear little of it.
     fn hit(&mut self, node: usize, until: Nanos) {
         if self.believes(node) {
-            self.stopwatch.lost(self.now);
+            self.history.stopwatch.lost(self.now);
         }
         self.nodes[node].hit_until = until.max(self.nodes[node].hit_until);
     }
@@ -94,9 +94,9 @@ impl<P: Simulated> World<'_, P> {
     fn count_side(&mut self, kind: Kind, node: usize, leader: Option<usize>) {
         match leader {
             Some(leader) if leader == node && kind != Kind::CutLink => {
-                self.sometimes.leader_without_majority += 1;
+                self.history.sometimes.leader_without_majority += 1;
             }
-            Some(_) => self.sometimes.leader_with_majority += 1,
+            Some(_) => self.history.sometimes.leader_with_majority += 1,
             None => {}
         }
     }
@@ -133,7 +133,7 @@ impl<P: Simulated> World<'_, P> {
         self.active_faults -= 1;
         if kind == Kind::Freeze && self.nodes[node].frozen_until <= self.now {
             let woke_late = self.nodes[node].belief.is_some() && !self.believes(node);
-            self.sometimes.woke_not_valid += u64::from(woke_late);
+            self.history.sometimes.woke_not_valid += u64::from(woke_late);
         }
         if self.healed {
             return;

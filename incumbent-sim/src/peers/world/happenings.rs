@@ -50,7 +50,7 @@ impl<P: Simulated> World<'_, P> {
                 self.note(8, n);
                 if let Some(refusal) = refused {
                     let what = format!("n{n} refuses an honest message: {refusal}");
-                    self.violations.push(Violation { rule: "P2", at: self.now, what });
+                    self.history.violated("P2", self.now, what);
                 }
             }
             Happening::Wake { .. } => {
@@ -79,12 +79,13 @@ impl<P: Simulated> World<'_, P> {
             Happening::Marked { life, invalidate, .. } if life == life_now => {
                 self.close(n);
                 if self.believes(n) {
-                    self.stopwatch.lost(self.now);
+                    self.history.stopwatch.lost(self.now);
                 }
                 let reason = invalidate.reason;
                 let proof = invalidate.with(|_, _| {});
-                self.sometimes.by_release += u64::from(reason == incumbent_core::peers::Loss::Surrendered);
-                self.sometimes.by_expiry += u64::from(reason == incumbent_core::peers::Loss::Expired);
+                self.history.sometimes.by_release +=
+                    u64::from(reason == incumbent_core::peers::Loss::Surrendered);
+                self.history.sometimes.by_expiry += u64::from(reason == incumbent_core::peers::Loss::Expired);
                 self.nodes[n].belief = None;
                 self.nodes[n].term += 1;
                 self.say(n, || format!("is no leader any more: {reason:?}"));
@@ -149,20 +150,11 @@ impl<P: Simulated> World<'_, P> {
             Event::Elected(trust) => {
                 if self.believes(n) {
                     let what = format!("n{n} is elected while its former leadership is valid");
-                    self.violations.push(Violation { rule: "P3", at: self.now, what });
+                    self.history.violated("P3", self.now, what);
                 }
                 let until = self.nodes[n].clock.true_time(trust.valid_until);
-                self.stopwatch.elected(self.now);
                 let token = trust.token;
-                let hold = self.holds.len();
-                self.holds.push(Hold {
-                    name: format!("n{n}"),
-                    token: token.map(|token| token.0),
-                    asked: self.now,
-                    from: self.now,
-                    until,
-                });
-                self.owners.push(n);
+                let hold = self.history.elected(n, token.map(|token| token.0), self.now, self.now, until);
                 let node = &mut self.nodes[n];
                 node.belief = Some(Belief { token, valid_until: trust.valid_until, hold });
                 node.term += 1;
@@ -173,15 +165,15 @@ impl<P: Simulated> World<'_, P> {
             Event::Extended(trust) => {
                 if !self.believes(n) {
                     let what = format!("n{n} extends a leadership that was over");
-                    self.violations.push(Violation { rule: "P4", at: self.now, what });
+                    self.history.violated("P4", self.now, what);
                 }
                 let until = self.nodes[n].clock.true_time(trust.valid_until);
                 let is_hit = self.nodes[n].hit_until > self.now;
                 if let Some(belief) = &mut self.nodes[n].belief {
                     belief.valid_until = trust.valid_until;
-                    self.holds[belief.hold].until = until;
+                    self.history.holds[belief.hold].until = until;
                     if !is_hit {
-                        self.stopwatch.goes_on();
+                        self.history.stopwatch.goes_on();
                     }
                 }
             }
@@ -194,12 +186,12 @@ impl<P: Simulated> World<'_, P> {
         *self.messages.entry(kind).or_default() += 1;
         if self.nodes[from].disk.term < envelope.term {
             let what = format!("n{from} speaks of term {}, which it has not saved: {kind}", envelope.term);
-            self.violations.push(Violation { rule: "P1", at: self.now, what });
+            self.history.violated("P1", self.now, what);
         }
         let Some(to) = self.nodes.iter().position(|node| node.id == envelope.to) else { return };
         let [first, again] = self.network.deliveries(&mut self.random, self.now, from, to);
         self.say(from, || format!("says to n{to}: {:?} (term {})", envelope.message, envelope.term));
-        self.painter.letter(from, to, kind, self.now, first);
+        self.history.painter.letter(from, to, kind, self.now, first);
         if let Some(at) = again {
             self.queue.push(at, Happening::Deliver { to, envelope: Box::new(envelope.clone()) });
         }
@@ -215,7 +207,7 @@ impl<P: Simulated> World<'_, P> {
         let term = self.nodes[node].term;
         let belief = self.nodes[node].belief.filter(|_| self.believes(node));
         if let Some(token) = belief.and_then(|belief| belief.token) {
-            self.checks.push(Valid { token: token.0, begin: self.now, end: self.now });
+            self.history.checked(self.now, token.0);
             self.queue.push(self.now + think, Happening::Write { node, term, token: token.0 });
         }
         let next = self.now + think + self.plan.options.ttl() / 8;
@@ -229,10 +221,7 @@ impl<P: Simulated> World<'_, P> {
     }
 
     fn resource_takes(&mut self, token: u64) {
-        self.trace.note(self.now, 7 << 32 | token);
-        self.mark.token = FencingToken(token);
-        let accepted = self.fence.admit(&self.mark).is_ok();
-        self.sometimes.stale_refused += u64::from(!accepted);
-        self.writes.push(Write { at: self.now, token, accepted });
+        self.history.trace.note(self.now, 7 << 32 | token);
+        self.history.arrived(self.now, token);
     }
 }
