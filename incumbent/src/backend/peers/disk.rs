@@ -20,7 +20,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 
 enum Job {
     Save(ElectionName, Durable, Save),
-    Know(CandidateId, Nonce, oneshot::Sender<Result<()>>),
+    Know(CandidateId, Nonce, oneshot::Sender<Result<Nonce>>),
     Note(Register, Ask, oneshot::Sender<Result<Reply>>),
 }
 
@@ -63,8 +63,8 @@ impl Disk {
         }
     }
 
-    /// Remembers a member.
-    pub(super) async fn know(&self, name: CandidateId, nonce: Nonce) -> Result<()> {
+    /// Remembers a member, unless one of that name is remembered. Which one it is then.
+    pub(super) async fn know(&self, name: CandidateId, nonce: Nonce) -> Result<Nonce> {
         let (answer, answered) = oneshot::channel();
         let _ = self.0.send(Job::Know(name, nonce, answer));
         answered.await.map_err(|_| ended())?
@@ -109,11 +109,12 @@ fn run(folder: &Folder, state: &Mutex<State>, inbox: &Receiver<Job>, tell: &(imp
         }
         let written = write(folder, state, saves.is_empty(), tell);
         for (name, nonce, answer) in meetings {
-            if written.is_err() && lock(state).known.get(&name) == Some(&nonce) {
+            let known = lock(state).known.get(&name).copied().unwrap_or(nonce);
+            if written.is_err() && known == nonce {
                 // It is not remembered, so it was not met.
                 lock(state).known.remove(&name);
             }
-            let _ = answer.send(written.clone());
+            let _ = answer.send(written.clone().map(|()| known));
         }
         for (election, save) in saves {
             match save.with(|_| written.clone()) {

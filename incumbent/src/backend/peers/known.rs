@@ -25,23 +25,23 @@ impl Known {
     /// With what to do, if it is not the one that was met before.
     pub(super) async fn meet(&self, name: &CandidateId, nonce: Nonce) -> Result<()> {
         let known = self.lock().get(name).copied();
-        match known {
-            Some(known) if known == nonce => Ok(()),
-            Some(_) => Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "{name} has another state than when it was met first: two peers use this name, or its state was lost, and with it what {name} has promised; stop the one that does not belong there; whose state is lost comes back under another name, never with an older state: it may have promised more since"
-                ),
-            )),
+        let known = match known {
+            Some(known) => known,
             None => {
-                self.disk.know(name.clone(), nonce).await?;
-                // Two may be met at the same time: the first one that was written counts.
-                match *self.lock().entry(name.clone()).or_insert(nonce) {
-                    known if known == nonce => Ok(()),
-                    _ => Err(Error::new(ErrorKind::InvalidConfig, format!("two peers use the name {name}"))),
-                }
+                let known = self.disk.know(name.clone(), nonce).await?;
+                self.lock().insert(name.clone(), known);
+                known
             }
+        };
+        if known == nonce {
+            return Ok(());
         }
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "{name} has another state than when it was met first: two peers use this name, or its state was lost, and with it what {name} has promised; stop the one that does not belong there; whose state is lost comes back under another name, never with an older state: it may have promised more since"
+            ),
+        ))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<CandidateId, Nonce>> {

@@ -153,17 +153,6 @@ impl Session {
         Ok(())
     }
 
-    /// Has the server load what the first write of a session needs, before a hand-over waits for that. What comes of it does not
-    /// matter: the tables may not be there yet.
-    async fn warm_up(&self, link: &Link) {
-        if let Ok(columns) = Columns::of(&[]) {
-            let (sql, parameters) = columns.for_statement(&self.statements, Form::Take);
-            let _ = link.query(sql, &parameters, Effect::None).await;
-        }
-        let _ = link.query(&self.statements.end_older, &[(&"", Type::TEXT)], Effect::None).await;
-        let _ = link.query(&self.statements.rehearse, &[], Effect::None).await;
-    }
-
     /// Runs a statement for all of `asks`, which are of one kind, and understands its rows.
     async fn statement(
         &self,
@@ -277,15 +266,25 @@ impl Runner for Session {
 
     fn connect(self: Arc<Self>) -> BoxFuture<'static, Result<Link>> {
         Box::pin(async move {
-            let work = async {
-                let link = self.dial().await?;
-                self.warm_up(&link).await;
-                Ok(link)
-            };
-            match timeout(hosts::SEARCH * 2, work).await {
+            match timeout(hosts::SEARCH * 2, self.dial()).await {
                 Ok(link) => link,
                 Err(_) => Err(Error::new(ErrorKind::Unavailable, "no host answers").with_backend("postgres")),
             }
+        })
+    }
+
+    /// What comes of it does not matter: the tables may not be there yet.
+    fn warm_up<'a>(&'a self, link: &'a mut Link) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let work = async {
+                if let Ok(columns) = Columns::of(&[]) {
+                    let (sql, parameters) = columns.for_statement(&self.statements, Form::Take);
+                    let _ = link.query(sql, &parameters, Effect::None).await;
+                }
+                let _ = link.query(&self.statements.end_older, &[(&"", Type::TEXT)], Effect::None).await;
+                let _ = link.query(&self.statements.rehearse, &[], Effect::None).await;
+            };
+            let _ = timeout(hosts::SEARCH, work).await;
         })
     }
 

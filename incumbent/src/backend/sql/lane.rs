@@ -31,6 +31,11 @@ pub(crate) trait Runner: Send + Sync + 'static {
     /// Connects; runs on even if nobody waits for it any more, so it must bound itself.
     fn connect(self: Arc<Self>) -> BoxFuture<'static, Result<Self::Link>>;
 
+    /// Has the server load what the first requests of a lane's connection need, before somebody waits for them; must bound itself.
+    fn warm_up<'a>(&'a self, _link: &'a mut Self::Link) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// True if the connection must not be used any more.
     fn is_stale(&self, link: &Self::Link) -> bool;
 
@@ -125,7 +130,12 @@ impl<R: Runner> Driver<R> {
 
     fn dial(&mut self) {
         if self.link.is_none() && self.dialing.is_empty() {
-            self.dialing.spawn(Arc::clone(&self.runner).connect());
+            let runner = Arc::clone(&self.runner);
+            self.dialing.spawn(async move {
+                let mut link = Arc::clone(&runner).connect().await?;
+                runner.warm_up(&mut link).await;
+                Ok(link)
+            });
         }
     }
 
