@@ -15,9 +15,10 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(args);
-    // Left to itself, cargo compiles a proc macro's dependencies with or without debug information as they are also
-    // used elsewhere in the same selection: doc tests and tests would then share nothing that uses a proc macro.
-    command.env("CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG", "true");
+    // Nobody edits between two runs of the tests: what would make the next build quicker only fills the disk.
+    if std::env::var_os("CARGO_INCREMENTAL").is_none() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR" {
             command.env_remove(name);
