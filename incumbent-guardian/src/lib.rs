@@ -22,6 +22,7 @@ mod cgroup;
 mod channel;
 pub mod clock;
 mod fork;
+mod group;
 mod launch;
 pub mod lease_file;
 mod leftover;

@@ -9,13 +9,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use incumbent_core::FencingToken;
 
 use crate::SUBCOMMAND;
 use crate::channel::Channel;
+use crate::group::Group;
 use crate::message::GuardianEvent;
 use crate::supervisor::Supervisor;
 
@@ -69,13 +70,15 @@ pub struct Guardian {
     pid: u32,
     commands: Sender<Order>,
     wake: UnixStream,
+    group: Arc<Group>,
 }
 
 /// To the thread that supervises a guardian.
 #[derive(Debug)]
 pub(crate) enum Order {
     Start(StartSpec),
-    Signal(i32),
+    /// The command was sent a signal.
+    Hurry,
     Kill,
 }
 
@@ -114,9 +117,11 @@ impl Guardian {
         alive.push(pid);
         drop(alive);
 
-        let supervisor = Supervisor::new(channel_to_guardian, child, woken, orders, Box::new(on_event));
+        let group = Arc::new(Group::default());
+        let supervisor =
+            Supervisor::new(channel_to_guardian, child, woken, orders, group.clone(), Box::new(on_event));
         std::thread::Builder::new().name("guardian".into()).spawn(move || supervisor.run())?;
-        Ok(Guardian { pid, commands, wake })
+        Ok(Guardian { pid, commands, wake, group })
     }
 
     /// The pid of the guardian process.
@@ -133,7 +138,8 @@ impl Guardian {
     /// Passes a signal on to the command's process group. `SIGTERM` also wakes a stopped command. `SIGTSTP` arrives as
     /// `SIGSTOP`, since the system ignores it in a session without a terminal.
     pub fn signal(&self, signal: i32) {
-        self.order(Order::Signal(signal));
+        self.group.signal(signal);
+        self.order(Order::Hurry);
     }
 
     /// Kills the whole tree, now. [`GuardianEvent::Empty`] tells when nothing is left.

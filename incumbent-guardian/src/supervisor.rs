@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
+use crate::group::{Group, Main};
 use crate::message::{ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, ToGuardian};
 use crate::parent::{Order, StartSpec, guardians};
 use crate::process::wait_for;
@@ -33,13 +35,6 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The process that becomes the command, and when it started.
-#[derive(Clone, Copy)]
-struct Main {
-    pid: i32,
-    start: StartTime,
-}
-
 /// The thread's state.
 pub(crate) struct Supervisor {
     channel: Channel,
@@ -53,8 +48,7 @@ pub(crate) struct Supervisor {
     watch: Option<DeadlineWatch>,
     lease_file: Option<PathBuf>,
     main: Option<Main>,
-    /// Signals that arrived before the command runs.
-    early_signals: Vec<i32>,
+    group: Arc<Group>,
     start_sent: bool,
     /// The command runs, as far as is known.
     started: bool,
@@ -74,6 +68,7 @@ impl Supervisor {
         child: Child,
         woken: UnixStream,
         orders: Receiver<Order>,
+        group: Arc<Group>,
         on_event: Box<dyn FnMut(GuardianEvent) + Send>,
     ) -> Supervisor {
         Supervisor {
@@ -86,7 +81,7 @@ impl Supervisor {
             watch: None,
             lease_file: None,
             main: None,
-            early_signals: Vec::new(),
+            group,
             start_sent: false,
             started: false,
             cgroup: None,
@@ -143,11 +138,8 @@ impl Supervisor {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Start(spec) => self.start(spec),
-                Order::Signal(signal) => {
-                    self.signal(signal);
-                    // What comes of it is the guardian's to tell.
-                    self.pulse.iter_mut().for_each(|pulse| pulse.hurry(clock::now()));
-                }
+                // What comes of it is the guardian's to tell.
+                Order::Hurry => self.pulse.iter_mut().for_each(|pulse| pulse.hurry(clock::now())),
                 Order::Kill => self.order_kill(KillCause::Requested),
             }
         }
@@ -174,14 +166,6 @@ impl Supervisor {
         };
         self.pulse = Some(Pulse::new(clock::now()));
         self.tell(&message, fds);
-    }
-
-    /// Passes a signal on to the command's group. Not through the guardian, which may be frozen.
-    fn signal(&mut self, signal: i32) {
-        match self.main {
-            Some(main) if self.started => tree::signal_group(main.pid, main.start, signal),
-            _ => self.early_signals.push(signal),
-        }
     }
 
     /// Whether the guardian does not answer, though it had the time to. Asks it if it is time to.
@@ -238,9 +222,7 @@ impl Supervisor {
             match event {
                 GuardianEvent::Started { .. } => {
                     self.started = true;
-                    std::mem::take(&mut self.early_signals)
-                        .into_iter()
-                        .for_each(|signal| self.signal(signal));
+                    self.main.iter().for_each(|main| self.group.runs(*main));
                 }
                 GuardianEvent::StartFailed(_) => {}
                 GuardianEvent::Killing { .. } => {
@@ -249,6 +231,7 @@ impl Supervisor {
                 }
                 GuardianEvent::Exited(_) => {
                     self.started = false;
+                    self.group.ended();
                     self.killing_goes_on();
                 }
                 GuardianEvent::NotEmpty { .. } => self.killing_goes_on(),
@@ -350,6 +333,7 @@ impl Supervisor {
                 && self.main.is_some_and(|main| main.pid == pid)
             {
                 self.started = false;
+                self.group.ended();
                 (self.on_event)(GuardianEvent::Exited(status));
             }
         }

@@ -37,6 +37,8 @@ impl Ward {
 pub(crate) struct Fate {
     /// The command was told to stop, or is being killed: whatever it does now, it did not end by itself.
     pub(crate) told: bool,
+    /// It was told that the command shall stop because this process does.
+    pub(crate) shutdown_told: bool,
     /// It was told that the command is being killed.
     pub(crate) killing_told: bool,
     /// When it was told last that some of it cannot be killed yet.
@@ -61,6 +63,7 @@ pub(crate) struct Job {
     pub(crate) started_at: BootInstant,
     /// When it is killed because it takes too long to stop.
     pub(crate) kill_at: Option<BootInstant>,
+    asked: bool,
     lease: LeaseFileWriter,
     known: BootInstant,
 }
@@ -100,7 +103,7 @@ impl Job {
             hold: spec.hold,
         });
         let started_at = incumbent::clock::now();
-        Job { leadership, ward, fate: Fate::default(), started_at, kill_at: None, lease, known }
+        Job { leadership, ward, fate: Fate::default(), started_at, kill_at: None, asked: false, lease, known }
     }
 
     /// Resolves when the term is good for longer. Cancel-safe.
@@ -119,11 +122,14 @@ impl Job {
         self.lease.restore(self.known)
     }
 
-    /// Asks the command to end, at the latest by `kill_at`.
-    pub(crate) fn ask_to_end(&mut self, kill_at: Option<BootInstant>) {
+    /// Asks the command to end, within `drain` of the first time that it is asked.
+    pub(crate) fn ask_to_end(&mut self, drain: Option<Duration>) {
+        if std::mem::replace(&mut self.asked, true) {
+            return;
+        }
         self.fate.tell();
-        self.kill_at = kill_at;
         self.ward.guardian.signal(Signal::TERM.as_raw());
+        self.kill_at = drain.map(|drain| incumbent::clock::now() + drain);
     }
 
     /// Passes a signal on.

@@ -111,14 +111,17 @@ impl Runner {
         self.reporter.tell(&Report::Extended { valid_ms });
     }
 
-    fn told_to_stop(&mut self, reason: &StopReason, until: Option<BootInstant>) {
+    pub(super) fn told_to_stop(&mut self, reason: &StopReason, until: Option<BootInstant>) {
         let Some(job) = &mut self.job else { return };
+        job.ask_to_end(self.plan.store.settings.drain);
+        let is_shutdown = *reason == StopReason::Shutdown;
+        if std::mem::replace(&mut job.fate.shutdown_told, is_shutdown) && is_shutdown && until.is_none() {
+            return;
+        }
         let now = incumbent::clock::now();
-        let kill_at = self.plan.store.settings.drain.map(|drain| now + drain);
-        job.ask_to_end(kill_at);
         // At the deadline the guardian kills.
         let deadline = until.map(|until| until - self.timing.kill_lead());
-        let killed_by = match kill_at {
+        let killed_by = match job.kill_at {
             Some(at) => Some(deadline.map_or(at, |deadline| deadline.min(at))),
             None => deadline,
         };

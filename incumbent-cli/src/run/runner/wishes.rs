@@ -1,6 +1,6 @@
 //! Signals and timers.
 
-use incumbent::{BootInstant, Result};
+use incumbent::{BootInstant, Result, StopReason};
 use incumbent_core::time::exact;
 
 use crate::exit;
@@ -26,6 +26,8 @@ impl Runner {
                     self.tell_killing("signal");
                 } else {
                     self.leave(exit::OK);
+                    // Before the elector says so: every moment until nothing of the command is left is one without a leader.
+                    self.told_to_stop(&StopReason::Shutdown, None);
                 }
             }
         }
