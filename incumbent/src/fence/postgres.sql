@@ -86,15 +86,23 @@ BEGIN
     IF by_authority IS NULL OR with_token IS NULL THEN
         RAISE EXCEPTION 'the fence % is shown no token', fence USING ERRCODE = 'FENCE';
     END IF;
-    SELECT * INTO stored FROM incumbent_fence f WHERE f.name = fence;
-    IF NOT FOUND OR stored.token < with_token THEN
-        PERFORM incumbent_fence_raise(fence, by_authority, with_token);
-    ELSE
-        -- Refused before it waits for anybody, and judged once more when nobody can raise it any more.
-        done := incumbent_fence_judge(stored, by_authority, with_token);
-        done := pg_advisory_xact_lock_shared(hashtextextended('incumbent_fence/' || fence, 0));
-        SELECT * INTO stored FROM incumbent_fence f WHERE f.name = fence FOR SHARE;
-        done := incumbent_fence_judge(stored, by_authority, with_token);
+    -- Nearly always it is the token that stands there, and nobody raises it: one statement. The lock comes after the judgement,
+    -- since who waits for the lock of a raise, or raises, must not hold it.
+    PERFORM FROM incumbent_fence f WHERE f.name = fence AND CASE
+        WHEN f.v = 1 AND f.authority = by_authority AND f.token = with_token
+        THEN pg_try_advisory_xact_lock_shared(hashtextextended('incumbent_fence/' || fence, 0))
+    END FOR SHARE;
+    IF NOT FOUND THEN
+        SELECT * INTO stored FROM incumbent_fence f WHERE f.name = fence;
+        IF NOT FOUND OR stored.token < with_token THEN
+            PERFORM incumbent_fence_raise(fence, by_authority, with_token);
+        ELSE
+            -- Refused before it waits for anybody, and judged once more when nobody can raise it any more.
+            PERFORM incumbent_fence_judge(stored, by_authority, with_token);
+            PERFORM pg_advisory_xact_lock_shared(hashtextextended('incumbent_fence/' || fence, 0));
+            SELECT * INTO stored FROM incumbent_fence f WHERE f.name = fence FOR SHARE;
+            PERFORM incumbent_fence_judge(stored, by_authority, with_token);
+        END IF;
     END IF;
     IF rest_ms IS NOT NULL THEN
         done := set_config('statement_timeout', greatest(rest_ms, 1)::text, true);
