@@ -11,7 +11,7 @@ use std::time::Duration;
 use incumbent::{Campaign, CampaignEvent, ErrorKind, Settings, StopReason, backend};
 use incumbent_core::{Acquired, Backend, Claim, Error, Grant, Nonce, Renewed};
 use mysql::{PATIENCE, elected, leader, run, session, start, wait};
-use testkit::{Mysql, wait_until};
+use testkit::{Direction, Mysql, Relay, wait_until};
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -315,7 +315,10 @@ fn a_lock_that_nobody_holds_is_not_asked_for_all_the_time() {
         // It never hears, so it does not hold a lock.
         win(&open(&mysql.url()), &me).await;
         mysql.sql("UPDATE incumbent_record SET bell = REPEAT('a', 32), body = REPLACE(body, '\"ttl_ms\":3000', '\"ttl_ms\":600000')");
-        let standby = mysql::connect(&mysql.url(), TTL).await.election("billing");
+        // Far away: an answer that takes long has not waited for the lock.
+        let relay = Relay::to(&mysql.addr());
+        relay.delay(Direction::Answers, Duration::from_millis(10));
+        let standby = mysql::connect(&mysql.url_at(&relay.addr()), TTL).await.election("billing");
         let mut standby = standby.candidate("b").campaign().expect("a valid candidate");
         wait(&mut standby, |event| matches!(event, CampaignEvent::LeaderChanged(Some(_))).then_some(()))
             .await;

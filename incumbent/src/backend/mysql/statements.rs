@@ -163,9 +163,13 @@ pub(super) fn digest(elections: &[String]) -> String {
     )
 }
 
-/// Waits for a lock until it is let go, and lets it go at once: the server does both, whatever becomes of the client.
+/// Waits for a lock until it is let go, and lets it go at once: the server does both, whatever becomes of the client. And it says
+/// whether nobody held it.
 pub(super) fn hear(bell: &str, seconds: u64) -> String {
-    format!("SELECT GET_LOCK('incumbent.{bell}', {seconds}); DO RELEASE_LOCK('incumbent.{bell}')")
+    format!(
+        "SELECT IS_FREE_LOCK('incumbent.{bell}'), GET_LOCK('incumbent.{bell}', {seconds}); \
+         DO RELEASE_LOCK('incumbent.{bell}')"
+    )
 }
 
 /// Takes a lock.
