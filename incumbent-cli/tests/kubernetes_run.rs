@@ -233,11 +233,11 @@ fn an_exec_plugin_and_a_client_certificate_let_us_in() {
     assert!(err.contains("\"client\"") && err.contains("grant the verb get on leases"), "{err}");
 }
 
-/// The Role in the documentation, as YAML for kubectl.
-fn documented_role() -> String {
+/// A manifest in the documentation, as YAML for kubectl.
+fn documented(kind: &str) -> &'static str {
     let page = include_str!("../../docs/backends/kubernetes.md");
-    let (_, rest) = page.split_once("```yaml\n").expect("the page shows a Role");
-    rest.split_once("```").expect("its end").0.to_owned()
+    let mut manifests = page.split("```yaml\n").skip(1).filter_map(|text| text.split("```").next());
+    manifests.find(|text| text.contains(&format!("\nkind: {kind}\n"))).expect("the page shows one")
 }
 
 /// Gives the candidate the role in that namespace, which may take a moment to count.
@@ -259,12 +259,14 @@ fn the_documented_rights_are_enough_and_a_missing_one_is_named() {
     let on = by("rights", &SHARED.kubeconfig(CANDIDATE));
     refused(&world, &on, "grant the verb get on leases of coordination.k8s.io in the namespace rights");
 
-    bind("rights", &documented_role());
+    bind("rights", documented("Role"));
     let script = "echo \"leading $INCUMBENT_TOKEN\"; echo kept | \"$INCUMBENT\" checkpoint put && \
                   \"$INCUMBENT\" checkpoint get; exec sleep 600";
     let a = world.run(&["--on", &on, "--id=a", TTL], script);
     wait_leading(&a, 1);
     a.wait_line(|line| line == "kept", SOON);
+    let deployed = SHARED.kubectl_ok(&["apply", "--namespace=rights", "-f", "-"], documented("Deployment"));
+    assert!(deployed.contains("deployment.apps/billing created"), "{deployed}");
     let b = world.run(&["--on", &on, "--id=b", TTL], JOB);
     wait_standby(&b);
     let (status, _, err) = world.output(&["transfer", "billing", "--to=b", "--on", &on]);
@@ -281,7 +283,7 @@ fn the_documented_rights_are_enough_and_a_missing_one_is_named() {
     }
 
     for verb in ["get", "update", "create"] {
-        let less = documented_role()
+        let less = documented("Role")
             .replace(&format!("\"{verb}\", "), "")
             .replace(&format!("[\"{verb}\"]"), "[\"list\"]");
         bind("rights", &less);
@@ -299,7 +301,7 @@ fn the_documented_rights_are_enough_and_a_missing_one_is_named() {
 fn without_the_right_to_watch_standbys_look_by_themselves() {
     let world = World::new();
     SHARED.room("unwatched");
-    bind("unwatched", &documented_role().replace(", \"watch\"", ""));
+    bind("unwatched", &documented("Role").replace(", \"watch\"", ""));
     let on = by("unwatched", &SHARED.kubeconfig(CANDIDATE));
     let a = world.run(&["--on", &on, "--id=a", "--ttl=10s"], JOB);
     wait_leading(&a, 1);
@@ -325,7 +327,7 @@ fn in_a_pod_the_service_account_is_used() {
     let path = format!("{accounts}/billing/token");
     let answer = server.kubectl_ok(&["create", "--raw", &path, "-f", "-"], &request.to_string());
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
-    server.kubectl_ok(&["apply", "--namespace=shop", "-f", "-"], &documented_role());
+    server.kubectl_ok(&["apply", "--namespace=shop", "-f", "-"], documented("Role"));
     let bind = ["create", "rolebinding", "incumbent", "--namespace=shop", "--role=incumbent-billing"];
     server.kubectl_ok(&[&bind[..], &["--serviceaccount=shop:billing"]].concat(), "");
 
