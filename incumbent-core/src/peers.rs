@@ -23,6 +23,7 @@ mod config;
 mod durable;
 mod lead;
 mod member;
+pub mod members;
 mod message;
 mod outbox;
 mod output;
