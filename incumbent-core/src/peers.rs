@@ -36,7 +36,7 @@ pub mod ring;
 use core::fmt::Debug;
 
 pub use self::claim::{ClaimConfig, Criterion};
-pub use self::config::{Config, List, Priority};
+pub use self::config::{Config, List, Place, Priority};
 pub use self::durable::Durable;
 pub use self::message::{Acknowledgement, Ballot, Claim, Envelope, Refusal, Term, Words};
 pub use self::output::{Event, Invalidate, Loss, Output, Proof, Save, Trust};

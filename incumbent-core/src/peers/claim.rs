@@ -76,7 +76,7 @@ impl<M> Peer<M> {
     pub(super) fn rank_of(&self, criterion: Criterion, peer: &CandidateId, data_version: u64) -> Rank {
         Rank {
             data_version: if criterion == Criterion::MostRecentData { data_version } else { 0 },
-            priority: self.config.list.members.get(peer).copied().unwrap_or(0),
+            priority: self.config.list.priority(peer),
             id: peer.clone(),
         }
     }
@@ -147,7 +147,7 @@ impl<M: Words> Peer<M> {
 
     /// Takes the next epoch for itself. Says whether it did; then [`Peer::lead`] follows once that is durable.
     pub(super) fn claim(&mut self, now: BootInstant) -> bool {
-        let next = self.durable.term.next().filter(|_| self.stands(now) && !self.bound(now));
+        let next = self.next_term().filter(|_| self.stands(now) && !self.bound(now));
         let Some(term) = next else {
             self.retry(now);
             return false;

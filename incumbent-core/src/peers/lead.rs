@@ -192,7 +192,7 @@ impl<M: Words> Peer<M> {
         let fit = lead.acknowledged.iter().filter(|(peer, last)| {
             last.standing && last.round + 2 > lead.round && self.config.list.may_lead(peer)
         });
-        let best = fit.max_by_key(|(peer, last)| (last.data_version, self.config.list.members.get(*peer)));
+        let best = fit.max_by_key(|(peer, last)| (last.data_version, self.config.list.priority(peer), *peer));
         best.map(|(peer, _)| peer.clone())
     }
 

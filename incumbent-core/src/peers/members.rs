@@ -8,10 +8,16 @@
 //!    step newer (see [`Refusal`](super::Refusal)).
 //! 2. An acceptor takes part in the decision of v+2 only when it has had v+1 for as long as a promise lasts, by its own clock,
 //!    counted anew from a restart.
+//! 3. With its promise an acceptor says the greatest term that it has seen. Whoever campaigns under v+2 takes a greater one
+//!    than all of these ([`List::floor`]).
 //!
-//! Why that is enough: majorities of lists one step apart have a peer in common, which keeps its promise. And no leadership
-//! under v is alive once v+2 exists: its quorum has a peer in common with the majority of v+1 that accepted v+2, and that one
-//! has acknowledged nothing under v for a whole promise.
+//! Why that is enough: majorities of lists one step apart have a peer in common, which keeps its promise and knows the term.
+//! And no leadership under v is alive once v+2 exists, nor has one a greater term than those under v+2: its quorum has a peer
+//! in common with the majority of v+1 that took part in the decision, and that one has acknowledged nothing under v for a
+//! whole promise, and has told the term.
+//!
+//! What peers keep together otherwise, by majorities (a [register](super::register)), is to be read, and so written to a
+//! majority, under v+1 before v+2 is proposed: see [`Members::propose`].
 
 mod message;
 
@@ -23,7 +29,7 @@ pub use self::message::{Message, Turn};
 
 use super::outbox::Outbox;
 use super::output::{Output, Proof};
-use super::{Envelope, List, Priority, Refusal, Term};
+use super::{Envelope, List, Place, Refusal, Term};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Authority, CandidateId};
 use crate::time::BootInstant;
@@ -36,7 +42,7 @@ pub struct Membership {
     pub cluster: Authority,
     /// The peer that it belongs to.
     pub id: CandidateId,
-    /// The list in force. Version 0 is that of a peer which is to be added: it is told the list that it is in.
+    /// The list in force. Version 0 is that of a peer which is to be added, and takes part in nothing until it is told a list.
     pub list: List,
     /// In the decision of the next list: no turn before this one is answered any more.
     pub promised: Option<Turn>,
@@ -55,7 +61,7 @@ impl Membership {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Change {
     /// Adds a member.
-    Add(CandidateId, Priority),
+    Add(CandidateId, Place),
     /// Removes a member.
     Remove(CandidateId),
 }
@@ -65,7 +71,7 @@ impl Change {
         let mut next = list.clone();
         next.version += 1;
         let done = match self {
-            Change::Add(id, priority) => next.members.insert(id.clone(), *priority).is_none(),
+            Change::Add(id, place) => next.members.insert(id.clone(), place.clone()).is_none(),
             Change::Remove(id) => next.members.remove(id).is_some() && !next.members.is_empty(),
         };
         if done {
@@ -90,9 +96,20 @@ pub enum News {
     /// This list is decided, and durable here. It must be put in force in all elections of this peer
     /// ([`Protocol::set_list`](super::Protocol::set_list)) before anything else is handed to them.
     Adopted(List),
-    /// The list that this peer proposed is durable at a majority of the one before it and of itself: the next change may
-    /// follow.
+    /// The list that this peer proposed is durable at a majority of the one before it and at a majority of its own members:
+    /// the next change may follow.
     Settled(u64),
+}
+
+/// What a change that was proposed here waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Awaited {
+    /// That this peer has had its list for long enough.
+    Age,
+    /// Enough answers of members that have had their list for long enough; so many of that many have come.
+    Answers(usize, usize),
+    /// That the list is durable at a majority of these, who have not said so yet.
+    Adoption(Vec<CandidateId>),
 }
 
 /// One peer's list, and its part in the decision of the next one.
@@ -105,6 +122,8 @@ pub struct Members {
     since: Option<BootInstant>,
     /// The greatest turn that was heard of.
     round: u64,
+    /// The greatest term that this peer has seen in any election.
+    term: Term,
     proposal: Option<Proposal>,
     spreading: Option<Spreading>,
 }
@@ -120,7 +139,8 @@ struct Proposal {
 
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 enum Phase {
-    Preparing(BTreeMap<CandidateId, Option<(Turn, List)>>),
+    /// Who has promised, what each has accepted, and the greatest term that each has seen.
+    Preparing(BTreeMap<CandidateId, (Option<(Turn, List)>, Term)>),
     Accepting(List, BTreeSet<CandidateId>),
 }
 
@@ -142,9 +162,15 @@ impl Members {
             durable,
             since: Some(started_at),
             round: 0,
+            term: Term(0),
             proposal: None,
             spreading: None,
         }
+    }
+
+    /// This peer has seen `term` in one of its elections. To be told before anything else is handed in.
+    pub fn saw(&mut self, term: Term) {
+        self.term = self.term.max(term);
     }
 
     /// The latest list that this peer knows. It may not be durable here yet.
@@ -157,19 +183,40 @@ impl Members {
         self.proposal.is_some() || self.spreading.is_some()
     }
 
-    /// Proposes a change. It is made when [`News::Adopted`] tells of a list that has it; of several that are proposed at one
-    /// time one is made, and the others are to be proposed again.
+    /// What the change that was proposed here waits for.
+    pub fn awaited(&self, now: BootInstant) -> Option<Awaited> {
+        if let Some(spreading) = &self.spreading {
+            let concerned = spreading.former.members.keys().chain(self.durable.list.members.keys());
+            let missing: BTreeSet<_> =
+                concerned.filter(|peer| !spreading.adopted.contains(*peer)).cloned().collect();
+            return Some(Awaited::Adoption(missing.into_iter().collect()));
+        }
+        let answered = match &self.proposal.as_ref()?.phase {
+            Phase::Preparing(promised) => promised.len(),
+            Phase::Accepting(_, accepted) => accepted.len(),
+        };
+        Some(match self.has_settled(now) {
+            false => Awaited::Age,
+            true => Awaited::Answers(answered, self.durable.list.quorum()),
+        })
+    }
+
+    /// Proposes a change of the list of version `base`. It is made when [`News::Adopted`] tells of a list that has it; of
+    /// several that are proposed at one time one is made, and the others are to be proposed again.
+    ///
+    /// Before, whatever the peers keep by majorities must have been read from a majority of the list `base`, all of which had
+    /// that list in force when they answered, and so refuse to write anything under the list before it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], [`ErrorKind::NotFound`]: what cannot be changed. [`ErrorKind::NotLeader`]: this peer is
     /// no member. [`ErrorKind::Unavailable`]: an earlier change of this peer is not settled yet.
-    pub fn propose(&mut self, now: BootInstant, change: &Change) -> Result<()> {
+    pub fn propose(&mut self, now: BootInstant, base: u64, change: &Change) -> Result<()> {
         let wanted = change.apply(&self.durable.list)?;
         if !self.is_member() {
             let message = format!("peer {} is no member; propose it at a member", self.durable.id);
             return Err(Error::new(ErrorKind::NotLeader, message));
         }
-        if self.is_changing() {
+        if self.is_changing() || base != self.durable.list.version {
             let message = "the last change is still on its way; wait until it is settled".to_owned();
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -191,7 +238,7 @@ impl Members {
         now: BootInstant,
         envelope: Envelope<Message>,
     ) -> core::result::Result<(), Refusal> {
-        let Envelope { cluster, list, from, to, message, .. } = envelope;
+        let Envelope { cluster, list, from, to, term, message } = envelope;
         let own = self.durable.list.version;
         let introduced = match &message {
             Message::Adopt(list) => list.version > own && list.members.contains_key(&from),
@@ -219,7 +266,7 @@ impl Members {
             Message::Adopted { version } => self.adopted(from, version),
             _ if list != own => self.reconcile(&from, list),
             Message::Prepare { turn } => self.asked_to_promise(now, from, turn),
-            Message::Promised { turn, accepted } => self.promised(now, from, &turn, accepted),
+            Message::Promised { turn, accepted } => self.promised(now, from, &turn, (accepted, term)),
             Message::Accept { turn, list } => self.asked_to_accept(now, from, turn, list),
             Message::Accepted { turn } => self.accepted(now, from, &turn),
             Message::Refused { turn } => self.round = self.round.max(turn.round),
@@ -307,7 +354,7 @@ impl Members {
             list: self.durable.list.version,
             from: self.durable.id.clone(),
             to,
-            term: Term(0),
+            term: self.term,
             message,
         };
         self.outbox.send(&self.durable, envelope);
@@ -323,7 +370,11 @@ impl Members {
 
     /// Rule 2: whether this peer has had its list for long enough to take part in the decision of the next one.
     fn has_settled(&self, now: BootInstant) -> bool {
-        self.is_member() && self.since.is_some_and(|since| now >= self.timing.promise_end(since))
+        self.is_member() && self.settled_at().is_some_and(|settled_at| now >= settled_at)
+    }
+
+    fn settled_at(&self) -> Option<BootInstant> {
+        self.since.map(|since| self.timing.promise_end(since))
     }
 
     /// Phase 1: whether it promises to answer no turn before this one.
@@ -339,7 +390,7 @@ impl Members {
 
     /// Phase 2: whether it accepts.
     fn accept(&mut self, now: BootInstant, turn: &Turn, list: &List) -> bool {
-        let free = self.promise(now, turn);
+        let free = list.follows(&self.durable.list) && self.promise(now, turn);
         if free {
             self.durable.accepted = Some((turn.clone(), list.clone()));
             self.outbox.save(&self.durable);
@@ -372,28 +423,42 @@ impl Members {
 
     // ---- the proposer ----
 
+    /// Begins a turn, which no earlier one of this peer can be taken for: its own promise to it is durable before anybody
+    /// hears of it.
     fn prepare(&mut self, now: BootInstant, wanted: List) {
-        self.round += 1;
+        self.round = self.durable.promised.as_ref().map_or(0, |turn| turn.round).max(self.round) + 1;
         let turn = Turn { round: self.round, proposer: self.durable.id.clone() };
         let mut promised = BTreeMap::new();
-        if self.promise(now, &turn) {
-            promised.insert(self.durable.id.clone(), self.durable.accepted.clone());
+        let ready = self.promise(now, &turn);
+        if ready {
+            promised.insert(self.durable.id.clone(), (self.durable.accepted.clone(), self.term));
         }
         // Two that propose at one time do not wait equally long.
         let place = self.durable.list.members.keys().take_while(|peer| **peer != self.durable.id).count();
-        let again_at = self.timing.answer_end(now)
-            + self.timing.heartbeat_interval * place.try_into().unwrap_or(u32::MAX);
+        let pause = self.timing.heartbeat_interval * place.try_into().unwrap_or(u32::MAX);
+        let again_at = match self.settled_at() {
+            Some(settled_at) if !ready => settled_at.max(now),
+            _ => self.timing.answer_end(now) + pause,
+        };
         let phase = Phase::Preparing(promised);
         self.proposal = Some(Proposal { wanted, turn: turn.clone(), phase, again_at });
-        self.broadcast(&Message::Prepare { turn });
-        self.count(now);
+        if ready {
+            self.broadcast(&Message::Prepare { turn });
+            self.count(now);
+        }
     }
 
-    fn promised(&mut self, now: BootInstant, from: CandidateId, turn: &Turn, accepted: Option<(Turn, List)>) {
+    fn promised(
+        &mut self,
+        now: BootInstant,
+        from: CandidateId,
+        turn: &Turn,
+        said: (Option<(Turn, List)>, Term),
+    ) {
         if let Some(Proposal { turn: own, phase: Phase::Preparing(promised), .. }) = &mut self.proposal
             && own == turn
         {
-            promised.insert(from, accepted);
+            promised.insert(from, said);
             self.count(now);
         }
     }
@@ -416,8 +481,14 @@ impl Members {
         let Some(Proposal { wanted, turn, phase, .. }) = &self.proposal else { return };
         match phase {
             Phase::Preparing(promised) if promised.len() >= quorum => {
-                let latest = promised.values().flatten().max_by(|a, b| a.0.cmp(&b.0));
-                let list = latest.map_or(wanted, |(_, list)| list).clone();
+                let latest = promised.values().filter_map(|(accepted, _)| accepted.as_ref());
+                let list = match latest.max_by(|a, b| a.0.cmp(&b.0)) {
+                    Some((_, list)) => list.clone(),
+                    None => {
+                        let terms = promised.values().map(|(_, term)| *term);
+                        List { floor: terms.fold(wanted.floor, Term::max), ..wanted.clone() }
+                    }
+                };
                 let turn = turn.clone();
                 let mut accepted = BTreeSet::new();
                 if self.accept(now, &turn, &list) {

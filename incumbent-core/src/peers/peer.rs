@@ -79,6 +79,11 @@ impl<M> Peer<M> {
         self.config.list.others(&self.config.id)
     }
 
+    /// The term of a campaign.
+    pub(super) fn next_term(&self) -> Option<Term> {
+        self.durable.term.max(self.config.list.floor).next()
+    }
+
     pub(super) fn ballot(&self) -> Ballot {
         Ballot { data_version: self.data_version, surrendered: self.surrendered }
     }
@@ -162,7 +167,9 @@ impl<M: Words> Peer<M> {
             Err(Refusal::UnknownSender)
         } else if *to != self.config.id {
             Err(Refusal::OtherReceiver)
-        } else if term.max(&message.proposed()).0 > self.durable.term.0.saturating_add(Term::LEAP_MAX) {
+        } else if term.max(&message.proposed()).0
+            > self.durable.term.max(self.config.list.floor).0.saturating_add(Term::LEAP_MAX)
+        {
             Err(Refusal::TermTooGreat)
         } else {
             Ok(())
@@ -222,13 +229,19 @@ impl<M: Words> Peer<M> {
         if list.version <= own {
             return false;
         }
-        if list.version > own + 1 && self.lead.is_some() {
-            // Acknowledgements under two lists further apart may not be counted together.
+        if self.lead.is_some() && !list.members.contains_key(&self.config.id) {
+            // While the others still know this peer.
+            self.hand_over(now, self.successor());
+        } else if self.lead.is_some() && (list.version > own + 1 || self.leadership().is_none()) {
+            // What was won under a list that is two steps older, and never acknowledged, must not be led in or ended later;
+            // nor may acknowledgements be counted together that are so far apart.
             self.step_down(Loss::Superseded);
             self.retry(now);
         }
         self.config.list = list;
         self.rank = self.config.list.rank(&self.config.id);
+        // It was said of the terms of this list and of its neighbours.
+        self.surrendered = None;
         if let Some(lead) = &mut self.lead {
             lead.forget_acknowledged();
         }

@@ -21,11 +21,11 @@ pub(crate) fn ms(count: u64) -> BootInstant {
 }
 
 pub(crate) fn config(name: &str, members: &[(&str, u8)]) -> Config {
-    let members = members.iter().map(|(peer, priority)| (id(peer), *priority)).collect();
+    let members = members.iter().map(|(peer, priority)| (id(peer), *priority));
     Config {
         cluster: Authority::new("cluster-1"),
         id: id(name),
-        list: List { version: LIST, members },
+        list: List::new(LIST, members),
         timing: PeerTiming::new(TTL, 1_000).expect("intervals that fit"),
     }
 }

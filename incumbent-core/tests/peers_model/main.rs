@@ -41,7 +41,7 @@ fn peers(count: usize) -> Vec<Config> {
     let id = |n: usize| CandidateId::new(["a", "b", "c", "d"][n]).expect("a good name");
     let members: BTreeMap<_, _> = (0..count).map(|n| (id(n), 1)).collect();
     let cluster = Authority::new("m");
-    let list = List { version: 1, members };
+    let list = List::new(1, members);
     let config = |n| Config { cluster: cluster.clone(), id: id(n), list: list.clone(), timing: TIMING };
     (0..count).map(config).collect()
 }

@@ -40,11 +40,11 @@ pub(crate) fn answer(term: u64, round: u64, data_version: u64) -> Message {
 }
 
 pub(crate) fn config(name: &str, members: &[(&str, u8)]) -> Config {
-    let members: BTreeMap<_, _> = members.iter().map(|(peer, priority)| (id(peer), *priority)).collect();
+    let members = members.iter().map(|(peer, priority)| (id(peer), *priority));
     Config {
         cluster: cluster(),
         id: id(name),
-        list: List { version: LIST, members },
+        list: List::new(LIST, members),
         timing: PeerTiming::new(TTL, 1_000).expect("intervals that fit"),
     }
 }

@@ -160,7 +160,7 @@ impl<'a, P: Simulated> World<'a, P> {
             queue: Queue::new(),
             network: Network::new(options.peers, calm),
             calm,
-            list: List { version: 1, members: members.collect() },
+            list: List::new(1, members),
             slow_saves: options.slow_saves,
             healed: false,
             core: vec![true; options.peers],

@@ -14,7 +14,8 @@ pub struct Turn {
     pub proposer: CandidateId,
 }
 
-/// What one peer says to another. The envelope's list is the one whose successor is decided; its term is 0.
+/// What one peer says to another. The envelope's list is the one whose successor is decided; its term is the
+/// greatest that the sender has seen in any election.
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Phase 1: answer no turn before this one.

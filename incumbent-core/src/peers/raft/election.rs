@@ -22,7 +22,7 @@ impl Raft {
         if !self.peer.may_elect(now) {
             return;
         }
-        let Some(proposed) = self.peer.durable.term.next() else { return self.peer.retry(now) };
+        let Some(proposed) = self.peer.next_term() else { return self.peer.retry(now) };
         self.attempts += 1;
         self.role = Role::PreCandidate(BTreeMap::from([(self.peer.config.id.clone(), true)]));
         self.peer.follow(None);
@@ -34,7 +34,7 @@ impl Raft {
 
     /// Begins a term and asks for votes in it (§5.2).
     fn campaign(&mut self, now: BootInstant) {
-        let Some(term) = self.peer.durable.term.next().filter(|_| !self.peer.bound(now)) else {
+        let Some(term) = self.peer.next_term().filter(|_| !self.peer.bound(now)) else {
             return self.peer.retry(now);
         };
         self.peer.durable.term = term;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use incumbent_core::peers::members::{Change, Members, Membership, Message as ListMessage, News};
 use incumbent_core::peers::raft::{Message, Raft};
-use incumbent_core::peers::{Config, Durable, Envelope, Event, List, Output, Protocol, Refusal, Save, Term};
+use incumbent_core::peers::{
+    Config, Durable, Envelope, Event, List, Output, Place, Protocol, Refusal, Save, Term,
+};
 use incumbent_core::timing::PeerTiming;
 use incumbent_core::{Authority, BootInstant, CandidateId};
 
@@ -106,9 +108,9 @@ impl World {
             margin: Duration::from_nanos(10),
             drift_ppm: DRIFT_PPM as u32,
         };
-        let first = List { version: 1, members: NAMES[..3].iter().map(|name| (id(name), 1)).collect() };
+        let first = List::new(1, NAMES[..3].iter().map(|name| (id(name), 1)));
         let nodes = NAMES.iter().enumerate().map(|(n, name)| {
-            let list = List { version: u64::from(n < 3), members: first.members.clone() };
+            let list = List { version: u64::from(n < 3), ..first.clone() };
             Node {
                 members: None,
                 raft: None,
@@ -188,6 +190,7 @@ impl World {
         }
         let node = &mut self.nodes[n];
         let Some(members) = &mut node.members else { return };
+        members.saw(node.raft.as_ref().map_or(node.vote_disk.term, Raft::term));
         match happening {
             Happening::Votes(envelope) => {
                 let Some(raft) = &mut node.raft else { return };
@@ -198,7 +201,7 @@ impl World {
                         self.counts.refused += 1;
                         members.reconcile(&from, list);
                     }
-                    Err(refusal) => eprintln!("REFUSED {refusal} by {n}"),
+                    Err(refusal) => panic!("{n} refuses: {refusal}"),
                 }
             }
             Happening::Lists(envelope) => {
@@ -374,13 +377,14 @@ impl World {
                 {
                     let list = members.list();
                     let change = if !list.members.contains_key(&subject) {
-                        Some(Change::Add(subject, 1))
+                        Some(Change::Add(subject, Place { priority: 1, address: String::new() }))
                     } else {
                         (list.members.len() > 2).then_some(Change::Remove(subject))
                     };
                     if let Some(change) = change {
+                        let base = list.version;
                         members.withdraw();
-                        let _ = members.propose(now, &change);
+                        let _ = members.propose(now, base, &change);
                         self.outputs(n);
                     }
                 }

@@ -168,7 +168,7 @@ impl<P: Subject> World<P> {
         };
         let nodes = (0..count)
             .map(|n| {
-                let list = List { version: LIST, members: members.clone() };
+                let list = List::new(LIST, members.clone());
                 let config = Config { cluster: cluster.clone(), id: id(names[n]), list, timing };
                 Node {
                     disk: Durable::new(config.cluster.clone(), config.id.clone()),
@@ -459,7 +459,7 @@ impl<P: Subject> World<P> {
                 |voter: &&Node<P>| !P::heeds_data(self.setting) || voter.data_version <= node.data_version;
             let votes = self.nodes.iter().filter(up_to_date).count();
             let needed = if P::excludes(self.setting) { self.nodes.len() / 2 + 1 } else { 1 };
-            node.config.list.members[&node.config.id] > 0 && votes >= needed
+            node.config.list.members[&node.config.id].priority > 0 && votes >= needed
         })
     }
 }

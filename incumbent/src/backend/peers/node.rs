@@ -398,10 +398,7 @@ impl<P: Protocol> Desktop<P> {
         let rules = Rules {
             cluster: self.cluster.clone(),
             id: self.name.clone(),
-            list: List {
-                version: 1,
-                members: self.config.members.keys().map(|name| (name.clone(), 1)).collect(),
-            },
+            list: List::new(1, self.config.members.keys().map(|name| (name.clone(), 1))),
             timing: self.config.timing,
         };
         let started_at = silent_from(&durable, self.started_at);
