@@ -91,6 +91,8 @@ pub(super) struct World {
     loss: u64,
     delay_max: u64,
     fault_gap: u64,
+    /// Nothing but leaders that are cut off with one other peer, and changes by those that are left.
+    attack: bool,
     /// The one list of each version.
     lists: BTreeMap<u64, List>,
     /// Who led in a term. Over lists, too, a token is given once.
@@ -133,7 +135,8 @@ impl World {
             cut: BTreeSet::new(),
             loss: [0, 5, 20][dice.draw(3) as usize],
             delay_max: [5 * MS, 50 * MS, 500 * MS][dice.draw(3) as usize],
-            fault_gap: [TTL / 4, TTL / 2, 2 * TTL][dice.draw(3) as usize],
+            fault_gap: [TTL / 4, TTL, 3 * TTL][dice.draw(3) as usize],
+            attack: dice.percent(50),
             lists: BTreeMap::from([(1, first)]),
             tokens: BTreeMap::new(),
             counts: Counts::default(),
@@ -326,7 +329,11 @@ impl World {
         let (cluster, id) = (node.list_disk.cluster.clone(), node.list_disk.id.clone());
         if list.version > 0 && list.members.contains_key(&id) {
             let config = Config { cluster, id, list, timing: self.timing };
-            let mut raft = Raft::new(config, node.vote_disk.clone(), seed, now).expect("a good start");
+            // Whoever has never voted has promised nothing.
+            let never = node.vote_disk.term == Term(0);
+            let silent_from = if never { BootInstant::ZERO } else { now };
+            let mut raft =
+                Raft::new(config, node.vote_disk.clone(), seed, silent_from).expect("a good start");
             raft.stand(now, BootInstant::FAR_FUTURE);
             node.raft = Some(raft);
         }
@@ -344,9 +351,18 @@ impl World {
 
     fn fault(&mut self) {
         let count = self.nodes.len() as u64;
+        let now = self.now;
+        let leads = |node: &Node| node.belief.is_some_and(|(_, until)| node.local(now) < until);
+        let leader = self.nodes.iter().position(leads);
         let n = self.dice.draw(count) as usize;
         let other = self.dice.draw(count) as usize;
-        match self.dice.draw(12) {
+        let kind = match self.dice.draw(12) {
+            kind if !self.attack => kind,
+            _ if self.cut.is_empty() => 3,
+            0 => 4,
+            _ => 5,
+        };
+        match kind {
             0 => {
                 let node = &mut self.nodes[n];
                 (node.members, node.raft, node.frozen_until) = (None, None, 0);
@@ -360,15 +376,16 @@ impl World {
                 self.cut.insert((other, n));
             }
             3 => {
+                // All but one link of it, or of the leader.
+                let n = leader.filter(|_| self.dice.percent(75)).unwrap_or(n);
                 for peer in 0..self.nodes.len() {
-                    // All but one link of it.
-                    if peer != other {
+                    if peer != other && peer != n {
                         self.cut.insert((n, peer));
                         self.cut.insert((peer, n));
                     }
                 }
             }
-            4 | 5 => self.cut.clear(),
+            4 => self.cut.clear(),
             _ => {
                 let now = self.nodes[n].local(self.now);
                 let subject = self.nodes[other].list_disk.id.clone();
@@ -390,7 +407,11 @@ impl World {
                 }
             }
         }
-        let next = self.now + self.dice.draw(self.fault_gap);
+        let mut next = self.now + self.dice.draw(self.fault_gap);
+        if self.attack && kind == 3 {
+            // Until the others are not bound any more.
+            next += 3 * TTL / 2;
+        }
         self.at(next, Happening::Fault);
     }
 }
