@@ -291,6 +291,14 @@ fn one_peer_adds_another() {
     assert_eq!(sent, [(id("b"), Message::Adopt(list(2, &["a", "b"])))]);
 }
 
+/// Rule 1: a follower that has a later list leaves its leader, even if it is removed by then.
+#[test]
+fn a_leader_with_an_older_list_is_left() {
+    for seed in 0..10 {
+        World::leader_cut_off_with_a_follower(seed);
+    }
+}
+
 /// Members come and go under faults: of each version there is one list, and no two leaderships are valid at one instant,
 /// whichever lists they are of.
 #[test]

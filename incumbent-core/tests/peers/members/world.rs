@@ -155,10 +155,42 @@ impl World {
     }
 
     pub(super) fn run(mut self) -> Counts {
-        while let Some(((at, _), happening)) = self.heap.pop_first() {
-            if at > END {
-                break;
-            }
+        self.run_until(END);
+        self.counts
+    }
+
+    /// Nothing goes wrong but what the script says: a leader is cut off with one follower, the others add a member and remove
+    /// that follower. Their majority and the leader's have nobody in common any more.
+    pub(super) fn leader_cut_off_with_a_follower(seed: u64) {
+        let mut world = World::new(seed);
+        (world.loss, world.delay_max) = (0, 5 * MS);
+        world.heap.retain(|_, happening| !matches!(happening, Happening::Fault));
+        world.run_until(5 * TTL);
+        let leader = world.leader().expect("a leader");
+        let (follower, other) = ((leader + 1) % 3, (leader + 2) % 3);
+        for peer in (0..NAMES.len()).filter(|peer| *peer != follower && *peer != leader) {
+            world.cut.extend([(leader, peer), (peer, leader)]);
+        }
+        world.run_until(7 * TTL);
+        assert_eq!(world.leader(), Some(leader), "one follower is enough");
+        let place = Place { priority: 1, address: String::new() };
+        world.propose(other, &Change::Add(id(NAMES[3]), place));
+        world.run_until(10 * TTL);
+        world.propose(other, &Change::Remove(id(NAMES[follower])));
+        world.run_until(15 * TTL);
+        assert_eq!((world.counts.changes, world.counts.settled), (2, 2));
+        assert!(world.leader().is_some_and(|leader| leader == other || leader == 3));
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let leads = |node: &Node| node.belief.is_some_and(|(_, until)| node.local(self.now) < until);
+        self.nodes.iter().position(leads)
+    }
+
+    fn run_until(&mut self, end: u64) {
+        while self.heap.first_key_value().is_some_and(|((at, _), _)| *at <= end)
+            && let Some(((at, _), happening)) = self.heap.pop_first()
+        {
             self.now = at;
             self.happens(happening);
             let believes = |node: &&Node| node.belief.is_some_and(|(_, until)| node.local(at) < until);
@@ -167,7 +199,7 @@ impl World {
                 believers.iter().map(|node| (&node.list_disk.id, node.belief, node.list_disk.list.version));
             assert!(believers.len() <= 1, "two valid leases at {at} ns: {:?}", told.collect::<Vec<_>>());
         }
-        self.counts
+        self.now = end;
     }
 
     fn index(&self, name: &CandidateId) -> usize {
@@ -351,9 +383,7 @@ impl World {
 
     fn fault(&mut self) {
         let count = self.nodes.len() as u64;
-        let now = self.now;
-        let leads = |node: &Node| node.belief.is_some_and(|(_, until)| node.local(now) < until);
-        let leader = self.nodes.iter().position(leads);
+        let leader = self.leader();
         let n = self.dice.draw(count) as usize;
         let other = self.dice.draw(count) as usize;
         let kind = match self.dice.draw(12) {
@@ -387,22 +417,16 @@ impl World {
             }
             4 => self.cut.clear(),
             _ => {
-                let now = self.nodes[n].local(self.now);
                 let subject = self.nodes[other].list_disk.id.clone();
                 if self.nodes[n].frozen_until <= self.now
-                    && let Some(members) = &mut self.nodes[n].members
+                    && let Some(members) = &self.nodes[n].members
                 {
                     let list = members.list();
-                    let change = if !list.members.contains_key(&subject) {
-                        Some(Change::Add(subject, Place { priority: 1, address: String::new() }))
-                    } else {
-                        (list.members.len() > 2).then_some(Change::Remove(subject))
-                    };
-                    if let Some(change) = change {
-                        let base = list.version;
-                        members.withdraw();
-                        let _ = members.propose(now, base, &change);
-                        self.outputs(n);
+                    if !list.members.contains_key(&subject) {
+                        let place = Place { priority: 1, address: String::new() };
+                        self.propose(n, &Change::Add(subject, place));
+                    } else if list.members.len() > 2 {
+                        self.propose(n, &Change::Remove(subject));
                     }
                 }
             }
@@ -413,5 +437,14 @@ impl World {
             next += 3 * TTL / 2;
         }
         self.at(next, Happening::Fault);
+    }
+
+    fn propose(&mut self, n: usize, change: &Change) {
+        let now = self.nodes[n].local(self.now);
+        let Some(members) = &mut self.nodes[n].members else { return };
+        members.withdraw();
+        let base = members.list().version;
+        let _ = members.propose(now, base, change);
+        self.outputs(n);
     }
 }
