@@ -251,7 +251,7 @@ fn a_ballot_of_a_peer_that_is_behind_is_refused() {
 fn a_leader_of_an_older_list_is_not_acknowledged() {
     let mut peer = Peer::of_three();
     let mut list = peer.raft.config().list.clone();
-    (list.version, _) = (LIST + 1, list.members.insert(id("d"), 1));
+    (list.version, _) = (LIST + 1, list.members.insert(id("d"), list.members[&id("b")].clone()));
     let heartbeat = Envelope { message: Message::Heartbeat { round: 1 }, ..vote_of_b(5) };
     // It hears a newer one before it has it itself, one step.
     let newer = Envelope { list: LIST + 1, ..heartbeat.clone() };
@@ -262,14 +262,22 @@ fn a_leader_of_an_older_list_is_not_acknowledged() {
     // With four members two are no quorum any more.
     let mut leader = Peer::of_three();
     let term = leader.is_elected(LATE);
-    leader.raft.set_list(ms(LATE), list);
-    assert!(leader.is_acknowledged(LATE, "b", term, 1).events.is_empty());
-    assert!(matches!(leader.is_acknowledged(LATE, "c", term, 1).events[0], Event::Elected(_)));
+    leader.is_acknowledged(LATE, "b", term, 1);
+    leader.raft.set_list(ms(LATE), list.clone());
+    leader.raft.handle_timeout(ms(LATE + 100));
+    assert!(leader.is_acknowledged(LATE + 100, "b", term, 2).events.is_empty());
+    assert!(matches!(leader.is_acknowledged(LATE + 100, "c", term, 2).events[0], Event::Extended(_)));
     // A member that was removed gives up at once.
-    let mut list = leader.raft.config().list.clone();
-    (list.version, _) = (LIST + 2, list.members.remove(&id("a")));
-    leader.raft.set_list(ms(LATE + 1), list);
-    assert_eq!(leader.drain(LATE + 1).lost, [Loss::Surrendered]);
+    let mut removed = leader.raft.config().list.clone();
+    (removed.version, _) = (LIST + 2, removed.members.remove(&id("a")));
+    leader.raft.set_list(ms(LATE + 101), removed);
+    assert_eq!(leader.drain(LATE + 101).lost, [Loss::Surrendered]);
+    // What was won under an earlier list, and never acknowledged, is not led in.
+    let mut winner = Peer::of_three();
+    let term = winner.is_elected(LATE);
+    winner.raft.set_list(ms(LATE), list);
+    assert!(winner.is_acknowledged(LATE, "b", term, 1).events.is_empty());
+    assert!(winner.is_acknowledged(LATE, "c", term, 1).events.is_empty());
 }
 
 /// Two lists further on, no acknowledgement of a leader counts, even if it was cut off while they were made.

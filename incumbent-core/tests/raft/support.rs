@@ -1,6 +1,5 @@
 //! One peer with a disk that always works, and what it says.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use incumbent_core::peers::raft::{Message, Raft};
