@@ -5,6 +5,7 @@
 mod bench;
 mod conformance;
 mod groups;
+mod mutants;
 mod process;
 mod protos;
 mod servers;
@@ -41,6 +42,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Measure what the system must reach, beside the tools that it replaces
     Bench(bench::Options),
+    /// Put known bugs back, one by one: the tests must find each
+    Mutants(mutants::Options),
     /// Simulate elections under faults, or replay one run
     Sim(sim::Options),
     /// Start and stop real servers to try things on
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Task::Fix => verify::fix(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::Servers(task) => servers::run(&task),
     };

@@ -145,13 +145,7 @@ fn doublecheck(options: &Options, seeds: impl Iterator<Item = u64>, sum: &Sum) -
 
 /// Writes down what a long run came to.
 fn record(options: &Options, sum: &Sum, took: Duration) -> Result {
-    let output = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).current_dir(workspace::root()).output();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let date = output("date", &["-u", "+%Y-%m-%d"]).map_err(|error| format!("date: {error}"))?;
-    let commit =
-        output("git", &["describe", "--always", "--dirty"]).map_err(|error| format!("git: {error}"))?;
+    let (date, commit) = workspace::stamp()?;
     let row = format!(
         "{date},{commit},simulator,\"{}: {} runs, {:.0} simulated hours, seeds {} to {}\",{:.0},{},{},{},{},\"{} stale writes refused, {} in the unfenced twin, {} frozen leaders woke and were not valid\"\n",
         options.subject.name(),

@@ -27,6 +27,16 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Today's date, and the commit that the sources are of.
+pub(crate) fn stamp() -> Result<(String, String)> {
+    let output = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).current_dir(root()).output();
+        let output = output.map_err(|error| format!("{program}: {error}"))?;
+        Ok::<_, String>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    Ok((output("date", &["-u", "+%Y-%m-%d"])?, output("git", &["describe", "--always", "--dirty"])?))
+}
+
 /// Every Rust file that people write, whether or not a crate reaches it, except in `target` and hidden directories.
 pub(crate) fn rust_files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
