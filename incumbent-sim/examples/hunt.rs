@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use incumbent_sim::outcome::Shown;
 use incumbent_sim::soak::Subject;
 
 #[expect(clippy::print_stdout, reason = "its result")]
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     for seed in 0..seeds {
-        if let Some(violation) = subject.run(seed, false).violations.first() {
+        if let Some(violation) = subject.run(seed, Shown::Nothing).violations.first() {
             println!("seed {seed}: {violation}");
             return ExitCode::FAILURE;
         }

@@ -6,7 +6,7 @@ use incumbent_core::{Admission, Authority, Fence, FencingToken, HighWater};
 
 use crate::check::{self, Hold, Sometimes, Valid, Violation, Write};
 use crate::clock::{Nanos, SECOND};
-use crate::outcome::{Counts, Outcome, Painter, Stopwatch};
+use crate::outcome::{Counts, Outcome, Owner, Painter, Shown, Stopwatch};
 use crate::plan::Plan;
 use crate::trace::Trace;
 
@@ -14,7 +14,7 @@ use crate::trace::Trace;
 pub(crate) struct History {
     pub(crate) holds: Vec<Hold>,
     /// Whose each of them is.
-    pub(crate) owners: Vec<usize>,
+    pub(crate) owners: Vec<Owner>,
     pub(crate) checks: Vec<Valid>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) sometimes: Sometimes,
@@ -33,6 +33,17 @@ struct Resource {
     stored: Option<HighWater>,
     mark: HighWater,
     writes: Vec<Write>,
+    /// The latest leadership that wrote without a token.
+    latest: usize,
+    stale_let_in: u64,
+}
+
+/// What a write comes with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stamp {
+    Token(u64),
+    /// No token: only the simulator knows of which leadership it is.
+    Unmarked(usize),
 }
 
 /// What must hold.
@@ -50,8 +61,7 @@ pub(crate) struct Core<'a> {
 }
 
 impl History {
-    /// With `shown` what happens is told, and a picture is drawn.
-    pub(crate) fn new(shown: bool, authority: Authority) -> History {
+    pub(crate) fn new(shown: Shown, authority: Authority) -> History {
         History {
             holds: Vec::new(),
             owners: Vec::new(),
@@ -61,28 +71,30 @@ impl History {
             counts: Counts::default(),
             stopwatch: Stopwatch::new(),
             painter: Painter::new(shown),
-            trace: Trace::new(shown),
+            trace: Trace::new(shown == Shown::Steps),
             resource: Resource {
                 fence: Fence::default(),
                 stored: None,
                 mark: HighWater { authority, token: FencingToken(0) },
                 writes: Vec::new(),
+                latest: 0,
+                stale_let_in: 0,
             },
         }
     }
 
-    /// A leadership of `node` begins. Where it stands.
+    /// A leadership begins. Where it stands.
     pub(crate) fn elected(
         &mut self,
-        node: usize,
+        owner: Owner,
         token: Option<u64>,
         asked: Nanos,
         from: Nanos,
         until: Nanos,
     ) -> usize {
         self.stopwatch.elected(from);
-        self.holds.push(Hold { name: format!("n{node}"), token, asked, from, until });
-        self.owners.push(node);
+        self.holds.push(Hold { name: format!("n{}", owner.node), token, asked, from, until });
+        self.owners.push(owner);
         self.holds.len() - 1
     }
 
@@ -108,6 +120,13 @@ impl History {
         let accepted = admitted.is_ok();
         self.sometimes.stale_refused += u64::from(!accepted);
         resource.writes.push(Write { at, token, accepted });
+    }
+
+    /// One without a token does. No fence can tell whose it is.
+    pub(crate) fn arrived_unmarked(&mut self, hold: usize) {
+        let resource = &mut self.resource;
+        resource.stale_let_in += u64::from(hold < resource.latest);
+        resource.latest = hold.max(resource.latest);
     }
 
     /// The resource starts again with what it made durable.
@@ -151,7 +170,7 @@ impl History {
         }
         if let Some(Core { members, bound }) = core.filter(|_| plan.has_heal()) {
             let healed = plan.heal_at_ns;
-            let of_core = holds.iter().zip(&owners).filter(|(_, owner)| members[**owner]);
+            let of_core = holds.iter().zip(&owners).filter(|(_, owner)| members[owner.node]);
             let of_core: Vec<Hold> = of_core.map(|(hold, _)| hold.clone()).collect();
             violations.extend(check::takeover(&of_core, healed, bound));
             violations.extend(check::stability(&of_core, healed + 2 * bound, plan.end_at_ns));
@@ -170,6 +189,7 @@ impl History {
             hash: trace.hash(),
             holds,
             owners,
+            stale_let_in: resource.stale_let_in,
             trace: trace.into_lines(),
             picture: painter.picture(),
         }

@@ -16,10 +16,10 @@ mod world;
 pub use self::options::{Options, StoreKind};
 
 use self::world::World;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Shown};
 use crate::plan::Plan;
 
-/// Runs a plan to its end; with `shown` every step is told in [`Outcome::trace`].
-pub fn run(plan: &Plan<Options>, shown: bool) -> Outcome {
+/// Runs a plan to its end.
+pub fn run(plan: &Plan<Options>, shown: Shown) -> Outcome {
     World::new(plan, shown).run()
 }

@@ -25,11 +25,34 @@ pub struct Outcome {
     /// Every leadership, in the order in which they began.
     pub holds: Vec<Hold>,
     /// Whose each of them is.
-    pub owners: Vec<usize>,
+    pub owners: Vec<Owner>,
+    /// Writes of an earlier leadership that arrived after one of a later, and that no fence could refuse, since they have no
+    /// token.
+    pub stale_let_in: u64,
     /// What happened, a line each, if it was asked for.
     pub trace: Vec<String>,
     /// What a picture needs besides, if it was asked for.
     pub picture: Picture,
+}
+
+/// Whose a leadership is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// The node.
+    pub node: usize,
+    /// Its term (epoch); on a store its token.
+    pub term: u64,
+}
+
+/// What of a run is written down beside its figures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Shown {
+    /// Nothing.
+    Nothing,
+    /// What a picture needs.
+    Picture,
+    /// That, and every step in words.
+    Steps,
 }
 
 /// How often what happened.
@@ -59,8 +82,21 @@ impl std::ops::AddAssign for Counts {
 pub struct Picture {
     /// When which node was down, frozen or cut off.
     pub outages: Vec<Outage>,
+    /// Whom each node takes for the leader, in the order in which they learned it. Of peers only.
+    pub views: Vec<View>,
     /// The messages, in the order in which they were sent.
     pub letters: Vec<Letter>,
+}
+
+/// From now on a node takes another, or itself, for the leader, or knows of none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct View {
+    /// The node.
+    pub node: usize,
+    /// From when on.
+    pub from_ns: Nanos,
+    /// Who leads.
+    pub leader: Option<usize>,
 }
 
 /// A time in which a node was not well.
@@ -110,13 +146,19 @@ pub struct Letter {
 pub(crate) struct Painter(Option<Picture>);
 
 impl Painter {
-    pub(crate) fn new(shown: bool) -> Painter {
-        Painter(shown.then(Picture::default))
+    pub(crate) fn new(shown: Shown) -> Painter {
+        Painter((shown >= Shown::Picture).then(Picture::default))
     }
 
     pub(crate) fn outage(&mut self, node: usize, from_ns: Nanos, until_ns: Nanos, what: Illness) {
         if let Some(picture) = &mut self.0 {
             picture.outages.push(Outage { node, from_ns, until_ns, what });
+        }
+    }
+
+    pub(crate) fn view(&mut self, node: usize, from_ns: Nanos, leader: Option<usize>) {
+        if let Some(picture) = &mut self.0 {
+            picture.views.push(View { node, from_ns, leader });
         }
     }
 

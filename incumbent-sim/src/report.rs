@@ -1,16 +1,28 @@
 //! A scenario on an algorithm, for people: [`run`] it and look at the [`Report`].
 
+mod scenario;
+mod story;
+mod theory;
+mod timeline;
+
 use std::collections::BTreeMap;
 
+use incumbent_core::peers::bully::Bully;
 use incumbent_core::peers::raft::Raft;
+use incumbent_core::peers::ring::Ring;
 use serde::Serialize;
+
+pub use self::scenario::Scenario;
+pub use self::story::node_name;
+pub use self::theory::{Expected, Theory};
+pub use self::timeline::{Leadership, Span, Timeline, Trouble};
 
 use crate::check;
 use crate::clock::{MS, Nanos};
 use crate::lease::{self, StoreKind};
-use crate::outcome::{Letter, Outage, Outcome};
+use crate::outcome::{Outcome, Shown};
 use crate::peers;
-use crate::plan::{Fault, Kind, Plan, Whom};
+use crate::plan::{Fault, Kind, Plan};
 use crate::random::Random;
 
 /// The lease duration of every scenario. All times scale with it.
@@ -22,94 +34,67 @@ pub const NODES_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// A lease in a store that judges its end itself.
-    Lease,
+    /// The Bully algorithm: the greatest peer that is there leads.
+    Bully,
+    /// Chang and Roberts's election on a ring.
+    Ring,
     /// Raft's election among peers.
     Raft,
+    /// A lease in a store that judges its end itself.
+    Lease,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Algorithm; 2] = [Algorithm::Lease, Algorithm::Raft];
-}
+    pub const ALL: [Algorithm; 4] = [Algorithm::Bully, Algorithm::Ring, Algorithm::Raft, Algorithm::Lease];
 
-/// What goes wrong, again and again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scenario {
-    /// The leader's process is killed, and started again later.
-    LeaderCrash,
-    /// The network falls into two parts; every other time the leader is in the smaller one. Candidates of a store are cut off
-    /// from it.
-    Partition,
-    /// The last node, which has the greatest id, is cut off and comes back, over and over.
-    Flapping,
-    /// Messages are slow, and many are lost.
-    SlowNetwork,
-    /// The leader stands still, and wakes up after another may have been elected.
-    FrozenLeader,
-    /// Every other clock runs by a fifth too slow or too fast, far beyond what the nodes were told, and the leader is cut off.
-    ClockSkew,
-}
-
-impl Scenario {
-    /// All of them.
-    pub const ALL: [Scenario; 6] = [
-        Scenario::LeaderCrash,
-        Scenario::Partition,
-        Scenario::Flapping,
-        Scenario::SlowNetwork,
-        Scenario::FrozenLeader,
-        Scenario::ClockSkew,
-    ];
-
-    /// The rate of each clock.
-    fn rates_ppm(self, nodes: usize) -> Vec<i64> {
-        let skewed = self == Scenario::ClockSkew;
-        (0..nodes).map(|node| if skewed { [-200_000, 0, 200_000][node % 3] } else { 0 }).collect()
-    }
-
-    fn faults(self, random: &mut Random, nodes: usize, until: Nanos) -> Vec<Fault> {
-        let ttl = TTL_MS * MS;
-        let (kind, apart, lasts) = match self {
-            Scenario::LeaderCrash => (Kind::Crash, 8 * ttl, 4 * ttl),
-            Scenario::Partition => (Kind::Split, 8 * ttl, 4 * ttl),
-            Scenario::Flapping => (Kind::CutBoth, 2 * ttl, ttl),
-            Scenario::SlowNetwork => (Kind::Storm, 8 * ttl, 4 * ttl),
-            Scenario::FrozenLeader => (Kind::Freeze, 8 * ttl, 2 * ttl),
-            Scenario::ClockSkew => (Kind::CutBoth, 8 * ttl, 4 * ttl),
-        };
-        let mut faults = Vec::new();
-        let mut at = 4 * ttl + random.below(ttl);
-        while at + lasts + 2 * ttl < until {
-            let whom = match self {
-                Scenario::Partition if faults.len() % 2 == 1 => {
-                    Whom::Node(random.below(nodes as u64) as usize)
-                }
-                Scenario::Flapping => Whom::Node(nodes - 1),
-                _ => Whom::Leader,
-            };
-            // The storm of this scenario delays by a quarter of the ttl.
-            let dice = if self == Scenario::SlowNetwork { 1 } else { random.word() };
-            faults.push(Fault { at_ns: at, lasts_ns: lasts, kind, whom, dice });
-            at += apart + random.below(ttl);
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Bully => "bully",
+            Algorithm::Ring => "ring",
+            Algorithm::Raft => "raft",
+            Algorithm::Lease => "lease",
         }
-        faults
+    }
+
+    /// Whether a leader may need a majority or not, as it is told.
+    pub fn may_do_without_majority(self) -> bool {
+        matches!(self, Algorithm::Bully | Algorithm::Ring)
     }
 }
 
-/// What a run of a scenario came to. Times are in milliseconds since its begin.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// What went wrong.
+/// What is run. The same gives the same report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Setup {
+    /// What goes wrong.
     pub scenario: Scenario,
     /// How the nodes elect.
     pub algorithm: Algorithm,
-    /// How many nodes there are.
+    /// Whether a leader of Bully or Ring needs a majority. Raft's always does; a store decides alone.
+    pub majority: bool,
+    /// How many nodes there are: 1 to [`NODES_MAX`]; others are taken as the nearest.
     pub nodes: usize,
     /// What all of it follows from.
     pub seed: u64,
-    /// How long the run was.
+}
+
+impl Setup {
+    /// Whether it promises that no two lead at one time, as long as clocks keep to what was told of them.
+    pub fn excludes(&self) -> bool {
+        self.majority || !self.algorithm.may_do_without_majority()
+    }
+}
+
+/// What a run came to. Times are in milliseconds since its begin.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was run; of several runs the first.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// How many runs this is the sum of, each with the next seed.
+    pub runs: u64,
+    /// How long each of them was.
     pub duration_ms: f64,
     /// The lease duration.
     pub ttl_ms: u64,
@@ -117,16 +102,51 @@ pub struct Report {
     pub elections: u64,
     /// The messages that were sent, by kind.
     pub messages: BTreeMap<&'static str, u64>,
+    /// What the papers say of one election; `None` where there is no election among nodes, but a store that each asks.
+    pub theory: Option<Theory>,
     /// From the moment the leader was gone, cut off or stood still until another led.
     pub time_to_elect_ms: Times,
     /// How long two or more leaderships were valid at once.
     pub two_leaders_ms: f64,
+    /// The runs in which that happened.
+    pub runs_with_two_leaders: u64,
     /// Writes of an older leader that the fence refused.
     pub stale_writes_refused: u64,
+    /// Writes of an older leader that came after a newer one's and were let in, since they have no token to compare.
+    pub stale_writes_let_in: u64,
+    /// What happened in the first run, and why, in plain words.
+    pub story: String,
     /// Invariants that were broken, in words. Empty, but where the scenario leaves what the nodes were told.
     pub violations: Vec<String>,
-    /// What each node did when.
+    /// What each node did when in the first run.
+    #[serde(skip)]
     pub timeline: Timeline,
+    #[serde(skip)]
+    elected_after_ns: Vec<Nanos>,
+}
+
+impl Report {
+    /// Adds the figures of another run.
+    fn add(&mut self, other: Report) {
+        self.runs += other.runs;
+        self.elections += other.elections;
+        for (kind, count) in other.messages {
+            *self.messages.entry(kind).or_default() += count;
+        }
+        self.elected_after_ns.extend(other.elected_after_ns);
+        self.time_to_elect_ms = Times::new(&mut self.elected_after_ns);
+        self.two_leaders_ms += other.two_leaders_ms;
+        self.runs_with_two_leaders += other.runs_with_two_leaders;
+        self.stale_writes_refused += other.stale_writes_refused;
+        self.stale_writes_let_in += other.stale_writes_let_in;
+        self.violations.extend(other.violations);
+    }
+
+    /// How many messages of those kinds that [`Theory`] counts one election took.
+    pub fn messages_per_election(&self) -> Option<f64> {
+        let counted = self.theory.as_ref()?.messages.keys().filter_map(|kind| self.messages.get(kind));
+        Some(counted.sum::<u64>() as f64 / (self.elections as f64).max(1.0))
+    }
 }
 
 /// The distribution of some times; `None` if there are none.
@@ -141,7 +161,7 @@ pub struct Times {
 }
 
 impl Times {
-    fn new(mut times: Vec<Nanos>) -> Times {
+    fn new(times: &mut [Nanos]) -> Times {
         times.sort_unstable();
         let rank = |share: usize| times.get((times.len() * share).div_ceil(100).saturating_sub(1));
         let ms = |share| rank(share).map(|time| in_ms(*time));
@@ -149,107 +169,73 @@ impl Times {
     }
 }
 
-/// What each node did when. The nodes are numbered from 0; the store, if there is one, has the number after the last.
-#[derive(Clone, Debug, Serialize)]
-pub struct Timeline {
-    /// The leaderships, in the order in which they began.
-    pub leaderships: Vec<Leadership>,
-    /// When two or more were valid at once.
-    pub overlaps: Vec<Span>,
-    /// When which node was down, frozen, or cut off.
-    pub outages: Vec<Outage>,
-    /// The messages.
-    pub letters: Vec<Letter>,
-}
-
-/// One term of one leader: while a check of it says *valid*.
-#[derive(Clone, Debug, Serialize)]
-pub struct Leadership {
-    /// Whose.
-    pub node: usize,
-    /// Its token; `None` if the algorithm has none.
-    pub token: Option<u64>,
-    /// From when to when.
-    #[serde(flatten)]
-    pub span: Span,
-}
-
-/// A time.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Span {
-    /// Its begin.
-    pub from_ms: f64,
-    /// Its end.
-    pub until_ms: f64,
-}
-
 fn in_ms(at: Nanos) -> f64 {
     at as f64 / MS as f64
 }
 
-/// Runs `scenario` on `algorithm` with `nodes` nodes (1 to [`NODES_MAX`], others are taken as the nearest) for a simulated
-/// 100 s. The same arguments give the same report.
-pub fn run(scenario: Scenario, algorithm: Algorithm, nodes: usize, seed: u64) -> Report {
-    let nodes = nodes.clamp(1, NODES_MAX);
-    let end = 100 * TTL_MS * MS;
-    let mut random = Random::new(seed);
-    let faults = scenario.faults(&mut random, nodes, end);
-    let rates_ppm = scenario.rates_ppm(nodes);
-    let outcome = match algorithm {
-        Algorithm::Raft => {
-            let options = peers::Options::plain(nodes, TTL_MS, rates_ppm);
-            peers::run::<Raft>(&Plan { seed, options, faults, heal_at_ns: end, end_at_ns: end }, true)
-        }
-        Algorithm::Lease => {
-            let faults = faults.into_iter().map(|fault| match fault.kind {
-                Kind::Split => Fault { kind: Kind::CutBoth, ..fault },
-                _ => fault,
-            });
-            let options = lease::Options::plain(StoreKind::Lease, nodes, TTL_MS, rates_ppm);
-            let faults = faults.collect();
-            lease::run(&Plan { seed, options, faults, heal_at_ns: end, end_at_ns: end }, true)
-        }
-    };
-    report(scenario, algorithm, nodes, seed, end, outcome)
+/// Runs it for a simulated 100 s.
+pub fn run(setup: Setup) -> Report {
+    run_shown(setup, Shown::Picture)
 }
 
-fn report(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    nodes: usize,
-    seed: u64,
-    end: Nanos,
-    outcome: Outcome,
-) -> Report {
-    let span = |from, until| Span { from_ms: in_ms(from), until_ms: in_ms(until) };
-    let leaderships = outcome.holds.iter().zip(&outcome.owners).filter(|(hold, _)| hold.from < hold.until);
+/// Runs it with so many seeds (at least one), the given one and those after it, and adds the figures up. Each run that is
+/// done is told.
+pub fn run_many(setup: Setup, runs: u64, mut progress: impl FnMut()) -> Report {
+    let mut sum = run(setup);
+    progress();
+    for number in 1..runs {
+        let seed = setup.seed.wrapping_add(number);
+        sum.add(run_shown(Setup { seed, ..setup }, Shown::Nothing));
+        progress();
+    }
+    sum
+}
+
+fn run_shown(setup: Setup, shown: Shown) -> Report {
+    let setup = Setup { nodes: setup.nodes.clamp(1, NODES_MAX), majority: setup.excludes(), ..setup };
+    let Setup { scenario, algorithm, majority, nodes, seed } = setup;
+    let end = 100 * TTL_MS * MS;
+    let mut faults = scenario.faults(&mut Random::new(seed), nodes, end);
+    let rates_ppm = scenario.rates_ppm(nodes);
+    let outcome = if algorithm == Algorithm::Lease {
+        for fault in faults.iter_mut().filter(|fault| fault.kind == Kind::Split) {
+            fault.kind = Kind::CutBoth;
+        }
+        let options = lease::Options::plain(StoreKind::Lease, nodes, TTL_MS, rates_ppm);
+        let plan = Plan { seed, options, faults: faults.clone(), heal_at_ns: end, end_at_ns: end };
+        lease::run(&plan, shown)
+    } else {
+        let options = peers::Options { majority, ..peers::Options::plain(nodes, TTL_MS, rates_ppm) };
+        let plan = Plan { seed, options, faults: faults.clone(), heal_at_ns: end, end_at_ns: end };
+        match algorithm {
+            Algorithm::Bully => peers::run::<Bully>(&plan, shown),
+            Algorithm::Ring => peers::run::<Ring>(&plan, shown),
+            _ => peers::run::<Raft>(&plan, shown),
+        }
+    };
+    report(setup, end, &faults, outcome)
+}
+
+fn report(setup: Setup, end: Nanos, faults: &[Fault], outcome: Outcome) -> Report {
+    let two_leaders_ms = in_ms(check::overlapping_time(&outcome.holds));
+    let mut elected_after_ns = outcome.elected_after_ns;
+    let timeline = Timeline::new(&outcome.holds, &outcome.owners, faults, outcome.picture);
     Report {
-        scenario,
-        algorithm,
-        nodes,
-        seed,
+        runs: 1,
         duration_ms: in_ms(end),
         ttl_ms: TTL_MS,
         elections: outcome.counts.elections,
         messages: outcome.messages,
-        time_to_elect_ms: Times::new(outcome.elected_after_ns),
-        two_leaders_ms: in_ms(check::overlapping_time(&outcome.holds)),
+        theory: Theory::new(setup.algorithm, setup.majority, setup.nodes),
+        time_to_elect_ms: Times::new(&mut elected_after_ns),
+        elected_after_ns,
+        two_leaders_ms,
+        runs_with_two_leaders: u64::from(two_leaders_ms > 0.0),
         stale_writes_refused: outcome.sometimes.stale_refused,
+        stale_writes_let_in: outcome.stale_let_in,
+        story: story::tell(&setup, &timeline),
         violations: outcome.violations.iter().map(ToString::to_string).collect(),
-        timeline: Timeline {
-            leaderships: leaderships
-                .map(|(hold, node)| Leadership {
-                    node: *node,
-                    token: hold.token,
-                    span: span(hold.from, hold.until),
-                })
-                .collect(),
-            overlaps: check::overlapping_spans(&outcome.holds)
-                .into_iter()
-                .map(|(from, until)| span(from, until))
-                .collect(),
-            outages: outcome.picture.outages,
-            letters: outcome.picture.letters,
-        },
+        timeline,
+        setup,
     }
 }

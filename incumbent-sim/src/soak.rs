@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use incumbent_core::peers::bully::Bully;
 use incumbent_core::peers::raft::Raft;
+use incumbent_core::peers::ring::Ring;
 use serde::Serialize;
 
 use crate::check::{Sometimes, Violation};
 use crate::lease::{self, StoreKind};
-use crate::outcome::{Counts, Outcome};
+use crate::outcome::{Counts, Outcome, Shown};
 use crate::peers;
 use crate::plan::Plan;
 
@@ -20,11 +22,21 @@ pub enum Subject {
     Lease(Option<StoreKind>),
     /// Raft's election.
     Raft,
+    /// The Bully algorithm; each seed chooses the criterion.
+    Bully {
+        /// Whether a leader needs one.
+        majority: bool,
+    },
+    /// On a ring; each seed chooses the criterion, and what goes around.
+    Ring {
+        /// Whether a leader needs one.
+        majority: bool,
+    },
 }
 
 impl Subject {
     /// All of them.
-    pub fn all() -> [Subject; 12] {
+    pub fn all() -> [Subject; 16] {
         let on = |store| Subject::Lease(Some(store));
         [
             Subject::Lease(None),
@@ -39,6 +51,10 @@ impl Subject {
             on(StoreKind::StaleReads),
             on(StoreKind::CounterRestarts),
             Subject::Raft,
+            Subject::Bully { majority: false },
+            Subject::Bully { majority: true },
+            Subject::Ring { majority: false },
+            Subject::Ring { majority: true },
         ]
     }
 
@@ -48,6 +64,10 @@ impl Subject {
             Subject::Lease(None) => "electors",
             Subject::Lease(Some(store)) => store.name(),
             Subject::Raft => "raft",
+            Subject::Bully { majority: false } => "bully",
+            Subject::Bully { majority: true } => "bully-majority",
+            Subject::Ring { majority: false } => "ring",
+            Subject::Ring { majority: true } => "ring-majority",
         }
     }
 
@@ -57,10 +77,23 @@ impl Subject {
     }
 
     /// Runs what follows from `seed`.
-    pub fn run(self, seed: u64, shown: bool) -> Outcome {
+    pub fn run(self, seed: u64, shown: Shown) -> Outcome {
         match self {
             Subject::Lease(store) => lease::run(&Plan::<lease::Options>::new(seed, store), shown),
-            Subject::Raft => peers::run::<Raft>(&Plan::<peers::Options>::new(seed, true), shown),
+            _ => self.run_peers(&self.plan_of_peers(seed), shown),
+        }
+    }
+
+    fn plan_of_peers(self, seed: u64) -> Plan<peers::Options> {
+        let split = matches!(self, Subject::Bully { majority: false } | Subject::Ring { majority: false });
+        Plan::<peers::Options>::new(seed, !split)
+    }
+
+    fn run_peers(self, plan: &Plan<peers::Options>, shown: Shown) -> Outcome {
+        match self {
+            Subject::Bully { .. } => peers::run::<Bully>(plan, shown),
+            Subject::Ring { .. } => peers::run::<Ring>(plan, shown),
+            _ => peers::run::<Raft>(plan, shown),
         }
     }
 
@@ -68,7 +101,7 @@ impl Subject {
     pub fn options(self, seed: u64) -> String {
         match self {
             Subject::Lease(store) => format!("{:?}", Plan::<lease::Options>::new(seed, store).options),
-            Subject::Raft => format!("{:?}", Plan::<peers::Options>::new(seed, true).options),
+            _ => format!("{:?}", self.plan_of_peers(seed).options),
         }
     }
 
@@ -76,22 +109,22 @@ impl Subject {
     pub fn shrink(self, seed: u64) -> (String, Outcome) {
         match self {
             Subject::Lease(store) => small(&Plan::<lease::Options>::new(seed, store), lease::run),
-            Subject::Raft => small(&Plan::<peers::Options>::new(seed, true), peers::run::<Raft>),
+            _ => small(&self.plan_of_peers(seed), |plan, shown| self.run_peers(plan, shown)),
         }
     }
 }
 
 fn small<O: Clone + std::fmt::Debug>(
     plan: &Plan<O>,
-    run: impl Fn(&Plan<O>, bool) -> Outcome,
+    run: impl Fn(&Plan<O>, Shown) -> Outcome,
 ) -> (String, Outcome) {
-    let rule = run(plan, false).violations.first().map(|violation| violation.rule);
+    let rule = run(plan, Shown::Nothing).violations.first().map(|violation| violation.rule);
     let fails = |plan: &Plan<O>| {
-        let violations = run(plan, false).violations;
+        let violations = run(plan, Shown::Nothing).violations;
         violations.iter().find(|violation| Some(violation.rule) == rule).map(|violation| violation.at)
     };
     let small = crate::shrink::shrink(plan, fails);
-    (format!("{:#?}", small.faults), run(&small, true))
+    (format!("{:#?}", small.faults), run(&small, Shown::Steps))
 }
 
 /// Runs `seeds` on so many threads, each run in one of them alone, and tells `progress` of each that is done, with its simulated
@@ -100,8 +133,8 @@ pub fn run(subject: Subject, seeds: Range<u64>, threads: usize, progress: &(dyn 
     let lane = |first: u64| {
         let mut sum = Sum::default();
         for seed in (seeds.start + first..seeds.end).step_by(threads.max(1)) {
-            let outcome = subject.run(seed, false);
-            if seed % 100 == 0 && subject.run(seed, false).hash != outcome.hash {
+            let outcome = subject.run(seed, Shown::Nothing);
+            if seed % 100 == 0 && subject.run(seed, Shown::Nothing).hash != outcome.hash {
                 let what = "two runs of one seed differ".to_owned();
                 sum.violations.insert(seed, Violation { rule: "I10", at: 0, what });
             }

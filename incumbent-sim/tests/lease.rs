@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use incumbent_sim::check::Sometimes;
 use incumbent_sim::lease::StoreKind;
+use incumbent_sim::outcome::Shown;
 use incumbent_sim::soak::{self, Subject, Sum};
 
 #[track_caller]
@@ -41,7 +42,7 @@ fn every_store_keeps_what_it_promises() {
 fn two_lead_on_a_store_that_lies_in_its_writes_or_loses_them() {
     for store in [StoreKind::LyingRenewals, StoreKind::ReapedEarly, StoreKind::SilentReplica] {
         let overlap = |seed| {
-            let outcome = Subject::Lease(Some(store)).run(seed, false);
+            let outcome = Subject::Lease(Some(store)).run(seed, Shown::Nothing);
             incumbent_sim::check::overlapping_time(&outcome.holds) > 0
         };
         assert!((0..300).any(overlap), "{store:?}");
@@ -52,7 +53,8 @@ fn two_lead_on_a_store_that_lies_in_its_writes_or_loses_them() {
 #[test]
 fn a_shown_run_is_the_same_run() {
     for seed in 0..20 {
-        let (quiet, shown) = (Subject::Lease(None).run(seed, false), Subject::Lease(None).run(seed, true));
+        let (quiet, shown) =
+            (Subject::Lease(None).run(seed, Shown::Nothing), Subject::Lease(None).run(seed, Shown::Steps));
         assert_eq!((quiet.hash, quiet.holds), (shown.hash, shown.holds));
         assert!(quiet.trace.is_empty() && !shown.trace.is_empty() && !shown.picture.letters.is_empty());
     }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
+use incumbent_sim::outcome::Shown;
 use incumbent_sim::soak::{self, Subject, Sum};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -15,7 +16,7 @@ const LEDGER: &str = "reliability/ledger.csv";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Electors (each seed chooses the store), the name of a store, or raft
+    /// Electors (each seed chooses the store), the name of a store, or of peers: raft, bully, bully-majority, ring, ring-majority
     #[arg(default_value = "electors", value_parser = subject)]
     subject: Subject,
     /// Run so many seeds
@@ -56,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result {
     let subject = options.subject;
     match options.seed {
         Some(seed) if options.hash => {
-            println!("{:016x}", subject.run(seed, false).hash);
+            println!("{:016x}", subject.run(seed, Shown::Nothing).hash);
             Ok(())
         }
         Some(seed) => replay(subject, seed, options.shrink),
@@ -67,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result {
 /// Shows one run.
 fn replay(subject: Subject, seed: u64, shrink: bool) -> Result {
     let (faults, outcome) =
-        if shrink { subject.shrink(seed) } else { (subject.options(seed), subject.run(seed, true)) };
+        if shrink { subject.shrink(seed) } else { (subject.options(seed), subject.run(seed, Shown::Steps)) };
     for line in &outcome.trace {
         println!("{line}");
     }
@@ -80,7 +81,7 @@ fn replay(subject: Subject, seed: u64, shrink: bool) -> Result {
 }
 
 fn many(subject: Subject, options: &Options) -> Result {
-    let per_run = subject.run(options.from, false).counts.seconds as f64 / 3_600.0;
+    let per_run = subject.run(options.from, Shown::Nothing).counts.seconds as f64 / 3_600.0;
     let count = options.hours.map_or(options.seeds, |hours| (hours / per_run).ceil() as u64);
     let seeds = options.from..options.from + count;
     let bar = ProgressBar::new(count).with_style(
@@ -133,7 +134,7 @@ fn doublecheck(options: &Options, seeds: impl Iterator<Item = u64>, sum: &Sum) -
             .stderr(Stdio::inherit())
             .output()
             .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-        let hash = format!("{:016x}", options.subject.run(seed, false).hash);
+        let hash = format!("{:016x}", options.subject.run(seed, Shown::Nothing).hash);
         if String::from_utf8_lossy(&output.stdout).trim() != hash {
             return Err(format!("seed {seed} runs otherwise in a fresh process"));
         }

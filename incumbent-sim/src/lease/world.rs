@@ -17,7 +17,7 @@ use super::{queue, record, store};
 use crate::clock::{Clock, MS, Nanos, span};
 use crate::history::{Core, History, Promises};
 use crate::network::{Network, Weather};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Shown};
 use crate::plan::Plan;
 use crate::queue::Queue;
 use crate::random::Random;
@@ -188,7 +188,7 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(plan: &'a Plan<Options>, shown: bool) -> World<'a> {
+    pub(super) fn new(plan: &'a Plan<Options>, shown: Shown) -> World<'a> {
         let options = &plan.options;
         // What was drawn for the plan shall not move what is drawn in the run, nor the other way round.
         let mut random = Random::new(plan.seed ^ 0x5eed_0fa1).fork();

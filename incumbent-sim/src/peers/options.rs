@@ -2,20 +2,25 @@
 
 use std::time::Duration;
 
+use incumbent_core::peers::Criterion;
+use incumbent_core::peers::ring::Circulation;
 use incumbent_core::timing::PeerTiming;
-use serde::Serialize;
 
 use crate::clock::{MS, Nanos, nanos};
 use crate::plan::{Draw, Fault, Kind, Plan};
 use crate::random::Random;
 
 /// What is drawn before a run begins.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// How many peers there are.
     pub peers: usize,
-    /// Whether a leader needs a majority.
+    /// Whether a leader needs a majority. Raft's always does.
     pub majority: bool,
+    /// Of Bully and Ring: who is the greatest.
+    pub criterion: Criterion,
+    /// Of Ring: what goes around.
+    pub circulation: Circulation,
     /// How long an acknowledged heartbeat binds.
     pub ttl_ms: u64,
     /// The leader's trust ends as late as the formulas allow: its margin only covers rounding.
@@ -64,6 +69,8 @@ impl Plan<Options> {
         let mut random = Random::new(seed);
         let mut options = Options::draw(&mut random);
         options.majority = majority;
+        options.criterion = [Criterion::GreatestId, Criterion::MostRecentData][(seed / 2 % 2) as usize];
+        options.circulation = [Circulation::Greatest, Circulation::Collect][(seed % 2) as usize];
         let ttl = options.ttl_ms * MS;
         let mut plan = Plan { seed, faults: Vec::new(), heal_at_ns: 60 * ttl, end_at_ns: 100 * ttl, options };
         plan.faults = plan.options.draw_faults(&mut random, plan.heal_at_ns);
@@ -82,6 +89,8 @@ impl Options {
         Options {
             peers,
             majority: true,
+            criterion: Criterion::GreatestId,
+            circulation: Circulation::Greatest,
             ttl_ms,
             tight: false,
             drift_ppm: 1_000,
@@ -107,6 +116,8 @@ impl Options {
         Options {
             peers,
             majority: true,
+            criterion: Criterion::GreatestId,
+            circulation: Circulation::Greatest,
             ttl_ms,
             tight: random.per_mille(800),
             drift_ppm,

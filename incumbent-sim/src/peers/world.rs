@@ -11,9 +11,9 @@ use incumbent_core::{Authority, BootInstant, CandidateId, FencingToken};
 use super::Simulated;
 use super::options::Options;
 use crate::clock::{Clock, MS, Nanos};
-use crate::history::{Core, History, Promises};
+use crate::history::{Core, History, Promises, Stamp};
 use crate::network::{Network, Weather};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Shown};
 use crate::plan::Plan;
 use crate::queue::Queue;
 use crate::random::Random;
@@ -54,10 +54,10 @@ pub(super) enum Happening<M> {
     Write {
         node: usize,
         term: u32,
-        token: u64,
+        stamp: Stamp,
     },
     Arrived {
-        token: u64,
+        stamp: Stamp,
     },
     Start {
         node: usize,
@@ -127,7 +127,7 @@ pub(super) struct World<'a, P: Simulated> {
 }
 
 impl<'a, P: Simulated> World<'a, P> {
-    pub(super) fn new(plan: &'a Plan<Options>, shown: bool) -> World<'a, P> {
+    pub(super) fn new(plan: &'a Plan<Options>, shown: Shown) -> World<'a, P> {
         let options = &plan.options;
         // What was drawn for the plan shall not move what is drawn in the run, nor the other way round.
         let mut random = Random::new(plan.seed ^ 0x5eed_0fa1).fork();
@@ -238,7 +238,7 @@ impl<'a, P: Simulated> World<'a, P> {
             list: self.list.clone(),
             timing: self.plan.options.timing(),
         };
-        let config = P::configure(common, self.plan.options.majority);
+        let config = P::configure(common, &self.plan.options);
         let (seed, now) = (self.random.seed(), self.local(node));
         let mut peer = P::new(config, self.nodes[node].disk.clone(), seed, now).expect("a good start");
         peer.set_data_version(self.plan.options.data_versions[node]);
@@ -257,6 +257,7 @@ impl<'a, P: Simulated> World<'a, P> {
         node_state.life += 1;
         node_state.term += 1;
         (node_state.frozen_until, node_state.wake_at, node_state.belief) = (0, Nanos::MAX, None);
+        self.history.painter.view(node, self.now, None);
         self.say(node, || "crashes".to_owned());
     }
 
@@ -270,13 +271,15 @@ impl<'a, P: Simulated> World<'a, P> {
         self.history.judge(self.plan, promises, core, self.messages)
     }
 
-    /// Whether one of the core can get the votes: it may lead, and is behind no more than a minority of all.
+    /// Whether one of the core can get the votes: it may lead, and, where that counts, is behind no more than a minority of all.
     fn is_electable(&self) -> bool {
         let options = &self.plan.options;
+        let needed = if options.majority { self.nodes.len() / 2 + 1 } else { 1 };
         let core = || (0..self.nodes.len()).filter(|node| self.core[*node]);
         core().any(|node| {
-            let follow = core().filter(|voter| options.data_versions[*voter] <= options.data_versions[node]);
-            options.priorities[node] > 0 && follow.count() > self.nodes.len() / 2
+            let newest = options.data_versions[node];
+            let follows = |voter: &usize| !P::heeds_data(options) || options.data_versions[*voter] <= newest;
+            options.priorities[node] > 0 && core().filter(follows).count() >= needed
         })
     }
 }

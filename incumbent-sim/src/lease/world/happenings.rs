@@ -9,6 +9,7 @@ use crate::clock::{MS, Nanos};
 use crate::lease::candidate::{Belief, Flow, Running, understand};
 use crate::lease::store::{Ask, Campaign, Held};
 use crate::lease::{adapter, queue, session};
+use crate::outcome::Owner;
 
 impl World<'_> {
     /// The frozen do nothing until they thaw, and then all of it in its order.
@@ -119,7 +120,8 @@ impl World<'_> {
                     self.history.sometimes.by_expiry += u64::from(!ended.released);
                 }
                 let until = self.clocks[node].true_time(deadline);
-                let hold = self.history.elected(node, Some(token), self.asked_at, self.now, until);
+                let owner = Owner { node, term: token };
+                let hold = self.history.elected(owner, Some(token), self.asked_at, self.now, until);
                 self.nodes[node].belief = Some(Belief { token, deadline, hold });
                 let work = &mut self.nodes[node].work;
                 work.running = true;

@@ -165,11 +165,15 @@ impl<P: Simulated> World<'_, P> {
     }
 
     /// A random majority is healthy from now on; the others stay broken: dead, frozen, cut off in one direction or both, or they
-    /// come and go.
+    /// come and go. Where no majority decides all are healthy: whoever is half heard would be followed. Where the greatest peer
+    /// takes over each time it is back, nobody comes and goes.
     pub(super) fn heal(&mut self) {
         self.healed = true;
         let count = self.nodes.len();
-        let size = self.random.between(count as u64 / 2 + 1, count as u64) as usize;
+        let size = match self.plan.options.majority {
+            true => self.random.between(count as u64 / 2 + 1, count as u64) as usize,
+            false => count,
+        };
         self.core.fill(false);
         while self.core.iter().filter(|member| **member).count() < size {
             let member = self.random.below(count as u64) as usize;
@@ -194,9 +198,9 @@ impl<P: Simulated> World<'_, P> {
                 continue;
             }
             match self.random.below(6) {
-                0 => self.crash(node),
+                2 if !P::TAKES_OVER => self.queue.push(self.now, Happening::Flap { node }),
+                0 | 2 => self.crash(node),
                 1 => self.nodes[node].frozen_until = Nanos::MAX,
-                2 => self.queue.push(self.now, Happening::Flap { node }),
                 side => {
                     for other in (0..count).filter(|other| *other != node) {
                         if side != 3 {

@@ -1,6 +1,7 @@
 //! What follows from each happening: at a peer, on its disk, in its work, at the resource.
 
 use super::*;
+use crate::outcome::Owner;
 
 impl<P: Simulated> World<'_, P> {
     /// The frozen do nothing until they thaw, and then all of it in its order.
@@ -21,7 +22,7 @@ impl<P: Simulated> World<'_, P> {
             Happening::Wake { node } | Happening::Stand { node, .. } => *node,
             Happening::Saved { node, .. } | Happening::Marked { node, .. } => *node,
             Happening::Check { node, .. } | Happening::Write { node, .. } => *node,
-            Happening::Arrived { token } => return self.resource_takes(*token),
+            Happening::Arrived { stamp } => return self.resource_takes(*stamp),
             Happening::Start { node, life } => {
                 if self.nodes[*node].life == *life {
                     self.note(3, *node);
@@ -95,7 +96,7 @@ impl<P: Simulated> World<'_, P> {
                 self.note(5, n);
             }
             Happening::Check { term, .. } if term == node.term => self.work_checks(n),
-            Happening::Write { term, token, .. } if term == node.term => self.work_writes(n, token),
+            Happening::Write { term, stamp, .. } if term == node.term => self.work_writes(stamp),
             _ => return,
         }
         self.outputs(n);
@@ -148,13 +149,16 @@ impl<P: Simulated> World<'_, P> {
         self.say(n, || format!("{event:?}"));
         match event {
             Event::Elected(trust) => {
-                if self.believes(n) {
+                if self.plan.options.majority && self.believes(n) {
                     let what = format!("n{n} is elected while its former leadership is valid");
                     self.history.violated("P3", self.now, what);
                 }
                 let until = self.nodes[n].clock.true_time(trust.valid_until);
                 let token = trust.token;
-                let hold = self.history.elected(n, token.map(|token| token.0), self.now, self.now, until);
+                let owner = Owner { node: n, term: trust.term.0 };
+                self.close(n);
+                let token_number = token.map(|token| token.0);
+                let hold = self.history.elected(owner, token_number, self.now, self.now, until);
                 let node = &mut self.nodes[n];
                 node.belief = Some(Belief { token, valid_until: trust.valid_until, hold });
                 node.term += 1;
@@ -177,7 +181,10 @@ impl<P: Simulated> World<'_, P> {
                     }
                 }
             }
-            Event::LeaderChanged(_) => {}
+            Event::LeaderChanged(leader) => {
+                let leader = leader.and_then(|id| self.nodes.iter().position(|node| node.id == id));
+                self.history.painter.view(n, self.now, leader);
+            }
         }
     }
 
@@ -205,23 +212,33 @@ impl<P: Simulated> World<'_, P> {
     fn work_checks(&mut self, node: usize) {
         let think = self.random.below(self.plan.options.ttl() / 10);
         let term = self.nodes[node].term;
-        let belief = self.nodes[node].belief.filter(|_| self.believes(node));
-        if let Some(token) = belief.and_then(|belief| belief.token) {
-            self.history.checked(self.now, token.0);
-            self.queue.push(self.now + think, Happening::Write { node, term, token: token.0 });
+        if let Some(Belief { token, hold, .. }) = self.nodes[node].belief.filter(|_| self.believes(node)) {
+            let stamp = token.map_or(Stamp::Unmarked(hold), |token| Stamp::Token(token.0));
+            if let Stamp::Token(token) = stamp {
+                self.history.checked(self.now, token);
+            }
+            self.queue.push(self.now + think, Happening::Write { node, term, stamp });
         }
         let next = self.now + think + self.plan.options.ttl() / 8;
         self.queue.push(next, Happening::Check { node, term });
     }
 
     /// What was checked before is written now, whatever has happened meanwhile: only the fence can refuse it.
-    fn work_writes(&mut self, _node: usize, token: u64) {
+    fn work_writes(&mut self, stamp: Stamp) {
         let travels = MS / 10 + self.random.below(self.plan.options.delay_ms * MS);
-        self.queue.push(self.now + travels, Happening::Arrived { token });
+        self.queue.push(self.now + travels, Happening::Arrived { stamp });
     }
 
-    fn resource_takes(&mut self, token: u64) {
-        self.history.trace.note(self.now, 7 << 32 | token);
-        self.history.arrived(self.now, token);
+    fn resource_takes(&mut self, stamp: Stamp) {
+        match stamp {
+            Stamp::Token(token) => {
+                self.history.trace.note(self.now, 7 << 32 | token);
+                self.history.arrived(self.now, token);
+            }
+            Stamp::Unmarked(hold) => {
+                self.history.trace.note(self.now, 1 << 48 | hold as u64);
+                self.history.arrived_unmarked(hold);
+            }
+        }
     }
 }
