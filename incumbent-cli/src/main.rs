@@ -18,6 +18,7 @@ mod peer;
 mod platform;
 mod report;
 mod run;
+mod simulate;
 mod status;
 mod store;
 mod text;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => checkpoint::checkpoint(&args.action),
         Command::Fence(args) => fence::fence(&args.action),
         Command::Peer(args) => peer::peer(args.action),
+        Command::Simulate(args) => simulate::simulate(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Backends(args) => backends::backends(&args),
         Command::Completions(args) => generate::completions(&args),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::harness::World;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "check",
     "observe",
@@ -14,6 +14,7 @@ const COMMANDS: [&str; 13] = [
     "checkpoint",
     "fence",
     "peer",
+    "simulate",
     "doctor",
     "backends",
     "completions",

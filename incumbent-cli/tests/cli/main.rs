@@ -11,5 +11,6 @@ mod job;
 mod readme;
 mod run;
 mod signals;
+mod simulate;
 mod standby;
 mod usage;
