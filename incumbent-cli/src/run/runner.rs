@@ -31,6 +31,9 @@ const BLOCKED_LOOK: Duration = Duration::from_millis(500);
 /// How long the end of this process waits for the store to take the term back.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Who follows goes first: the end of this process, and of its sessions at the server, would take both from it.
+const AFTER_RELEASE: Duration = Duration::from_millis(20);
+
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -100,6 +103,9 @@ pub(crate) async fn run(plan: Plan, signals: Caught, reporter: Reporter) -> Resu
             },
             event = runner.campaign.next(), if runner.pause_until.is_none() => {
                 if let Some(code) = runner.campaign_said(event)? {
+                    if runner.lease == Lease::Released {
+                        tokio::time::sleep(AFTER_RELEASE).await;
+                    }
                     return Ok(code);
                 }
             }
