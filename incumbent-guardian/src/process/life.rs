@@ -196,10 +196,11 @@ impl Guardian {
         pending.leftovers.retain(|leftover| !leftover.is_gone());
         if pending.leftovers.is_empty() {
             if let Some(launcher) = &mut self.launcher {
+                // Whoever has stopped it while it waited has not stopped the command. Woken before, or a command that stops
+                // itself at once would be woken too.
+                let _ = kill_process(self.main, Signal::CONT);
                 let _ = launcher.send(&pending.launch, pending.fds);
                 self.launched_by = Some(clock::now() + LAUNCH_PATIENCE);
-                // Whoever has stopped it while it waited has not stopped the command.
-                let _ = kill_process(self.main, Signal::CONT);
             }
         } else if clock::now() < pending.give_up_at {
             self.pending = Some(pending);
