@@ -13,7 +13,8 @@
 //! - A promise survives a restart: a peer that starts votes for nobody for as long as a promise made just before lasts.
 //! - A promise ends early only by surrender: the leader of that term, or of a later one, has been marked invalid and says
 //!   so. A leader marks itself invalid before anything that it sends afterwards, and never leads in that term again.
-//! - Term and vote are durable before any message that depends on them.
+//! - Term and vote are durable before any message that depends on them. A request for votes does not: it promises nothing, and the
+//!   vote of the one that asks counts only once it is durable.
 //!
 //! It holds while clocks keep to the bound of their rates, whatever the network and the processes do.
 

@@ -52,6 +52,13 @@ impl<M, S: Clone + PartialEq, E> Outbox<M, S, E> {
         }
     }
 
+    /// Queues a message that promises nothing, and so depends on no state, before a save that is queued after it.
+    pub(super) fn ask(&mut self, envelope: Envelope<M>) {
+        if self.items.len() < self.messages_max {
+            self.items.push_back(Item::Send(envelope));
+        }
+    }
+
     pub(super) fn invalidate(&mut self, term: Term, reason: Loss) {
         self.items.push_back(Item::Invalidate(term, reason));
     }

@@ -177,15 +177,30 @@ impl<M: Words> Peer<M> {
     }
 
     pub(super) fn send(&mut self, to: CandidateId, message: M) {
-        let envelope = Envelope {
+        let envelope = self.envelope(to, message);
+        self.outbox.send(&self.durable, envelope);
+    }
+
+    fn envelope(&self, to: CandidateId, message: M) -> Envelope<M> {
+        Envelope {
             cluster: self.config.cluster.clone(),
             list: self.config.list.version,
             from: self.config.id.clone(),
             to,
             term: self.durable.term,
             message,
-        };
-        self.outbox.send(&self.durable, envelope);
+        }
+    }
+
+    /// Asks all for what this peer asks of itself, too, without waiting for its own disk: a question promises nothing. If it
+    /// crashes before its term is durable, it may ask for the same term again, and those who voted for it then still do; or it
+    /// votes for another, since its own vote was not counted yet.
+    pub(super) fn ask_all(&mut self, message: &M) {
+        for peer in self.others() {
+            let envelope = self.envelope(peer, message.clone());
+            self.outbox.ask(envelope);
+        }
+        self.outbox.save(&self.durable);
     }
 
     pub(super) fn broadcast(&mut self, message: &M) {

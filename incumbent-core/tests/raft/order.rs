@@ -86,6 +86,59 @@ fn a_candidate_alone_leads_only_after_its_own_vote_is_durable() {
     assert!(matches!(raft.poll_output(), Some(Output::Event(Event::Elected(_)))));
 }
 
+fn next_but_events(peer: &mut Peer) -> Option<Output<Message>> {
+    std::iter::from_fn(|| peer.raft.poll_output()).find(|output| !matches!(output, Output::Event(_)))
+}
+
+/// Asking promises nothing, so it does not wait for the disk; leading does.
+#[test]
+fn a_candidate_asks_for_votes_while_its_own_is_being_saved_and_leads_only_after_that() {
+    let mut peer = Peer::of_three();
+    peer.hears(1, "b", 1, Message::Heartbeat { round: 1 });
+    let told = Envelope { term: Term(1), message: Message::TimeoutNow, ..vote_of_b(1) };
+    peer.raft.handle_message(ms(2), told).unwrap();
+    for voter in ["b", "c"] {
+        let Some(Output::Send(asked)) = next_but_events(&mut peer) else { panic!("the questions first") };
+        let surrendered = Some(Term(1));
+        let ballot = Ballot { data_version: 0, surrendered };
+        assert_eq!((asked.to, asked.term, asked.message), (id(voter), Term(2), Message::Vote(ballot)));
+    }
+    let Some(Output::Save(save)) = next_but_events(&mut peer) else { panic!("a save next") };
+    // A majority without it votes for it: still nothing is said in that term before it is durable.
+    let voted = |from| Envelope {
+        from: id(from),
+        term: Term(2),
+        message: Message::VoteAnswer { asked: Term(2), granted: true },
+        ..vote_of_b(2)
+    };
+    for voter in ["b", "c"] {
+        peer.raft.handle_message(ms(3), voted(voter)).unwrap();
+    }
+    assert_eq!((peer.raft.poll_output(), peer.raft.leadership()), (None, None));
+    peer.raft.handle_proof(ms(4), save.with(|_| Ok::<_, ()>(())).unwrap());
+    let said = peer.drain(4);
+    assert!(matches!(said.sent[0].2, Message::Heartbeat { round: 1 }), "{said:?}");
+    assert!(said.events.is_empty() && peer.raft.leadership().is_none());
+}
+
+/// It has crashed before its vote for itself was durable: it is free to give that vote to another, and its own was not counted.
+#[test]
+fn a_candidate_that_crashed_before_its_save_votes_for_another_in_that_term_and_ignores_late_votes() {
+    let mut peer = Peer::of_three();
+    peer.hears(1, "b", 1, Message::Heartbeat { round: 1 });
+    let told = Envelope { term: Term(1), message: Message::TimeoutNow, ..vote_of_b(1) };
+    peer.raft.handle_message(ms(2), told).unwrap();
+    assert!(matches!(next_but_events(&mut peer), Some(Output::Send(_))));
+    peer.restart(3);
+    assert_eq!(peer.raft.term(), Term(1));
+    let late = Message::VoteAnswer { asked: Term(2), granted: true };
+    assert!(peer.hears(4, "c", 2, late.clone()).sent.is_empty());
+    assert!(peer.votes(LATE * 4, "c", 2, ballot()));
+    assert!(!peer.votes(LATE * 4, "b", 2, ballot()));
+    peer.hears(LATE * 4, "b", 2, late);
+    assert_eq!(peer.raft.leadership(), None);
+}
+
 #[test]
 fn a_leader_is_invalid_before_it_tells_its_successor() {
     let mut peer = Peer::of_three();

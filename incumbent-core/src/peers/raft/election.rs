@@ -42,12 +42,11 @@ impl Raft {
         self.role = Role::Candidate(BTreeMap::new());
         self.peer.follow(None);
         self.peer.await_answers(now);
-        self.peer.outbox.save(&self.peer.durable);
         let ballot = self.peer.ballot();
-        self.peer.broadcast(&Message::Vote(ballot));
+        self.peer.ask_all(&Message::Vote(ballot));
     }
 
-    /// A candidate's own vote counts once it is durable.
+    /// A candidate's own vote counts once it is durable. (If the others' votes suffice, its heartbeats wait for that all the same.)
     pub(super) fn count_own_vote(&mut self, now: BootInstant) {
         let saved = self.peer.is_saved();
         if let Role::Candidate(answers) = &mut self.role

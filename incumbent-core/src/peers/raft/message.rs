@@ -23,7 +23,7 @@ pub enum Message {
         /// The sender would.
         granted: bool,
     },
-    /// Vote for me in my term (RequestVote, §5.2).
+    /// Vote for me in my term (RequestVote, §5.2). The term may not be durable at the sender yet.
     Vote(Ballot),
     /// The answer to [`Message::Vote`].
     VoteAnswer {
