@@ -116,6 +116,11 @@ pub(crate) struct RunArgs {
     /// Stand by for no longer than this, then exit with 124
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait_timeout: Option<Duration>,
+    /// Run even on a backend that excludes nobody where a network falls apart, as bully: without majority=true
+    ///
+    /// Without it `run` refuses such a backend with 125. With it two commands may run at one time, and there is no token.
+    #[arg(long)]
+    pub(crate) allow_split_brain: bool,
     /// Tell what happens as lines of JSON, on stderr
     #[arg(long)]
     pub(crate) json: bool,

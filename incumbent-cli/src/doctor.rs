@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use incumbent::{CandidateId, Connection, Error, Guarantees, Result, Timing};
+use incumbent_core::guarantees::Exclusion;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -114,7 +115,13 @@ async fn examine_store(args: &DoctorArgs, store: &Store, id: Option<&CandidateId
         }
         Err(error) => report.checks.push(Check::wrong("settings", &error)),
     }
-    report.checks.push(Check::new("backend", State::Ok, guarantees.summary));
+    report.checks.push(match guarantees.exclusion {
+        Exclusion::None => {
+            let detail = format!("{}; run refuses it unless told --allow-split-brain", guarantees.summary);
+            Check::new("backend", State::Lacking, detail)
+        }
+        _ => Check::new("backend", State::Ok, guarantees.summary),
+    });
     let answers = match store.missing_dir() {
         Some(dir) => {
             let detail = format!("there is no directory {} yet; the first run makes it", dir.display());

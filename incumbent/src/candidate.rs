@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use incumbent_core::guarantees::Exclusion;
 use incumbent_core::ids::check_address;
 use incumbent_core::{
     CandidateId, ElectionName, Elector, ElectorConfig, Error, ErrorKind, LossReason, Result, StopReason,
@@ -27,11 +28,20 @@ pub struct Candidate {
     grace: Option<Duration>,
     drain: Option<Option<Duration>>,
     liveness: Option<Duration>,
+    split_brain: bool,
 }
 
 impl Candidate {
     pub(crate) fn new(election: Election, id: String) -> Candidate {
-        Candidate { election, id, address: None, grace: None, drain: None, liveness: None }
+        Candidate {
+            election,
+            id,
+            address: None,
+            grace: None,
+            drain: None,
+            liveness: None,
+            split_brain: false,
+        }
     }
 
     /// An address under which others find this candidate while it leads: 1 to 512 bytes without spaces and control
@@ -60,6 +70,13 @@ impl Candidate {
         self
     }
 
+    /// Accepts that two may lead at one time, on a backend that [excludes nobody](Exclusion::None) in a network that falls apart.
+    /// Without it [`campaign`](Candidate::campaign) refuses such a backend. Changes nothing on any other.
+    pub fn allow_split_brain(mut self) -> Candidate {
+        self.split_brain = true;
+        self
+    }
+
     /// The election's name and the candidate's, as they were given.
     pub(crate) fn names(&self) -> (String, String) {
         (self.election.name().to_owned(), self.id.clone())
@@ -84,9 +101,18 @@ impl Candidate {
     /// Stands for election. For those who want every event; [`run`](Candidate::run) is simpler.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidName`], [`ErrorKind::InvalidConfig`]. Never because a server cannot be reached.
+    /// [`ErrorKind::InvalidName`], [`ErrorKind::InvalidConfig`], also on a backend that
+    /// [excludes nobody](Candidate::allow_split_brain). Never because a server cannot be reached.
     pub fn campaign(self) -> Result<Campaign> {
         let timing = self.timing()?;
+        let guarantees = self.election.connection().guarantees();
+        if guarantees.exclusion == Exclusion::None && !self.split_brain {
+            let text = format!(
+                "two candidates may lead at one time on this backend, which {}; choose one that excludes them, or accept it with --allow-split-brain (in a program: Candidate::allow_split_brain)",
+                guarantees.summary
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
         let election = ElectionName::new(self.election.name())?;
         let id = CandidateId::new(self.id)?;
         if let Some(address) = &self.address {

@@ -87,6 +87,7 @@ fn prepare(args: RunArgs, mut reporter: Reporter) -> Result<(Plan, Reporter)> {
         command: args.command,
         restart: args.restart,
         waiting,
+        allow_split_brain: args.allow_split_brain,
     };
     Ok((plan, reporter))
 }

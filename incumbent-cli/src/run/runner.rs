@@ -9,6 +9,7 @@ use std::time::Duration;
 use incumbent::{
     BootInstant, Campaign, Candidate, CandidateId, ElectionName, Error, ErrorKind, Result, StopReason, Timing,
 };
+use incumbent_core::guarantees::Exclusion;
 use incumbent_guardian::lease_file;
 use tokio::sync::mpsc;
 
@@ -44,6 +45,7 @@ pub(crate) struct Plan {
     pub(crate) command: Vec<OsString>,
     pub(crate) restart: bool,
     pub(crate) waiting: Waiting,
+    pub(crate) allow_split_brain: bool,
 }
 
 /// How long to stand by.
@@ -65,6 +67,12 @@ pub(crate) async fn run(plan: Plan, signals: Caught, reporter: Reporter) -> Resu
     }
     if let Some(address) = &plan.address {
         candidate = candidate.advertise(address);
+    }
+    if plan.allow_split_brain {
+        candidate = candidate.allow_split_brain();
+        if connection.guarantees().exclusion == Exclusion::None {
+            reporter.warn("two commands may run at one time, in two parts of a network that falls apart");
+        }
     }
     let timing = candidate.timing()?;
     let campaign = candidate.clone().campaign()?;

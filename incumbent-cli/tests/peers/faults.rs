@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use testkit::{Proc, Signal, wait_until};
 
-use super::{CLUSTER, Peers, place};
+use crate::peers::{CLUSTER, Peers, place};
 use crate::scenarios::harness::{SOON, World, code, ended, wait_leading};
 use crate::scenarios::{JOB, TTL, refused, terms_of};
 

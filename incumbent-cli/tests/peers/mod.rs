@@ -1,7 +1,5 @@
 //! Peers on this machine: those of a test that elect among themselves, each with a state and a port of its own.
 
-mod faults;
-
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -18,8 +16,9 @@ pub(crate) struct Peers {
     members: Vec<(String, Port)>,
     voters: Vec<(String, Option<Proc>)>,
     ttl: &'static str,
-    /// Parameters of all URLs, for TLS.
-    tls: String,
+    /// How they elect, and the parameters of all URLs for that or for TLS.
+    scheme: &'static str,
+    parameters: String,
 }
 
 impl Peers {
@@ -30,13 +29,23 @@ impl Peers {
         peers
     }
 
+    /// Candidates without voters that elect as `scheme` says, with its `parameters`, each of which begins with `&`.
+    pub(crate) fn electing(
+        scheme: &'static str,
+        parameters: &str,
+        candidates: &[&str],
+        ttl: &'static str,
+    ) -> Peers {
+        Peers { scheme, parameters: parameters.to_owned(), ..Peers::make(candidates, 0, ttl) }
+    }
+
     /// A candidate `a` and two voters that speak TLS.
     pub(crate) fn secured() -> Peers {
         let mut peers = Peers::make(&["a"], 2, "5s");
         let certificates = Certificates::make(&peers.world.path(""));
         let path = |path: &PathBuf| path.display().to_string();
         let (cert, key) = (path(&certificates.server_cert), path(&certificates.server_key));
-        peers.tls = format!("&tls=on&ca={}&cert={cert}&key={key}", path(&certificates.ca));
+        peers.parameters = format!("&tls=on&ca={}&cert={cert}&key={key}", path(&certificates.ca));
         peers.restart_voters();
         peers
     }
@@ -46,7 +55,8 @@ impl Peers {
         let names = candidates.iter().map(|name| (*name).to_owned()).chain(voters.iter().cloned());
         let members = names.map(|name| (name, Port::reserve())).collect();
         let voters = voters.into_iter().map(|name| (name, None)).collect();
-        let peers = Peers { world: World::new(), members, voters, ttl, tls: String::new() };
+        let peers =
+            Peers { world: World::new(), members, voters, ttl, scheme: "raft", parameters: String::new() };
         std::fs::write(peers.secret(), "0123456789abcdef0123456789abcdef\n").expect("written");
         for (name, _) in &peers.members {
             peers.init(name, name, CLUSTER);
@@ -84,12 +94,12 @@ impl Peers {
 
     /// The URL of who only asks.
     pub(crate) fn url(&self) -> String {
-        format!("{}{}", self.plain_url(), self.tls)
+        format!("{}{}", self.plain_url(), self.parameters)
     }
 
     /// The same without TLS.
     pub(crate) fn plain_url(&self) -> String {
-        format!("raft://?peers={}&secret_file={}", self.list(), self.secret().display())
+        format!("{}://?peers={}&secret_file={}", self.scheme, self.list(), self.secret().display())
     }
 
     /// The URL of the peer `name`.
@@ -101,6 +111,12 @@ impl Peers {
     pub(crate) fn voter(&self, name: &str) -> Command {
         let ttl = format!("--ttl={}", self.ttl);
         self.world.incumbent(&["peer", "run", "--on", &self.url_of(name), &ttl])
+    }
+
+    /// The candidate `name` with the job, told also `flags`.
+    pub(crate) fn candidate(&self, name: &str, flags: &[&str], job: &str) -> Proc {
+        let (on, id, ttl) = (self.url_of(name), format!("--id={name}"), format!("--ttl={}", self.ttl));
+        self.world.run(&[&["--on", &on, &id, &ttl], flags].concat(), job)
     }
 
     /// Starts the voters that do not run, and waits until they listen.
@@ -136,5 +152,5 @@ impl Peers {
 pub(crate) fn place(on: &str, name: &str) -> String {
     let (_, secret) = on.split_once("secret_file=").expect("a secret");
     let (dir, _) = secret.split_once("secret").expect("the secret's folder");
-    format!("{}&state={dir}peer-{name}", on.replace("raft://?", &format!("raft://{name}?")))
+    format!("{}&state={dir}peer-{name}", on.replacen("://?", &format!("://{name}?"), 1))
 }

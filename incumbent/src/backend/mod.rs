@@ -202,6 +202,34 @@ pub static REGISTRY: &[Scheme] = &[
         #[cfg(not(feature = "peers"))]
         open: None,
     },
+    Scheme {
+        name: "bully",
+        aliases: &[],
+        feature: Some("peers"),
+        example: "bully://node-1?peers=node-1=10.0.0.1:7400,…",
+        #[cfg(feature = "peers")]
+        guarantees: Some(peers::alone),
+        #[cfg(not(feature = "peers"))]
+        guarantees: None,
+        #[cfg(feature = "peers")]
+        open: Some(peers::open),
+        #[cfg(not(feature = "peers"))]
+        open: None,
+    },
+    Scheme {
+        name: "ring",
+        aliases: &[],
+        feature: Some("peers"),
+        example: "ring://node-1?peers=node-1=10.0.0.1:7400,…",
+        #[cfg(feature = "peers")]
+        guarantees: Some(peers::alone),
+        #[cfg(not(feature = "peers"))]
+        guarantees: None,
+        #[cfg(feature = "peers")]
+        open: Some(peers::open),
+        #[cfg(not(feature = "peers"))]
+        open: None,
+    },
 ];
 
 /// How to make the bare backend that `url` names, for whoever tests it or wraps it in one of his own

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use incumbent_core::peers::ring::{Circulation, RingConfig};
+use incumbent_core::peers::{ClaimConfig, Config as Rules, Criterion};
 use incumbent_core::timing::PeerTiming;
 use incumbent_core::{CandidateId, ElectionName, Error, ErrorKind, Result, Settings};
 use ring::hmac;
@@ -19,17 +21,34 @@ const SECRET_MIN: usize = 16;
 /// More peers than this only make elections slower.
 const MEMBERS_MAX: usize = 64;
 
+const RAFT: &str = "raft";
+const BULLY: &str = "bully";
+const RING: &str = "ring";
+
+/// How the peers elect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Algorithm {
+    Raft,
+    Bully,
+    Ring(Circulation),
+}
+
 /// What a URL says.
 #[derive(Clone)]
 pub(crate) struct Config {
-    /// How the peers elect.
     pub(super) scheme: &'static str,
+    pub(super) algorithm: Algorithm,
+    /// Whether a majority decides. Without it every part of a network that falls apart has a leader.
+    pub(super) majority: bool,
+    pub(super) criterion: Criterion,
     /// This peer; `None`: only asks the others.
     pub(super) name: Option<CandidateId>,
     /// All peers, this one too, and where each is.
     pub(super) members: BTreeMap<CandidateId, Host>,
     /// Where this peer keeps what must outlive it.
     pub(super) state: Option<PathBuf>,
+    /// Where it is told how recent its data is.
+    pub(super) data_version_file: Option<PathBuf>,
     pub(super) secret: Secret,
     /// `None`: plain text, on this machine only.
     pub(super) tls: Option<Tls>,
@@ -71,13 +90,59 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The parameters of these URLs, besides those of all.
-const PARAMETERS: [&str; 7] = ["peers", "state", "secret_file", "tls", "ca", "cert", "key"];
+/// The parameters of `raft://`, besides those of all; then come those of the others.
+const PARAMETERS: [&str; 11] = [
+    "peers",
+    "state",
+    "secret_file",
+    "data_version_file",
+    "tls",
+    "ca",
+    "cert",
+    "key",
+    "majority",
+    "criterion",
+    "variant",
+];
 
 impl Config {
     /// Understands `SCHEME://NAME?peers=NAME=HOST:PORT,…&state=DIR&secret_file=FILE`.
-    pub(super) fn new(scheme: &'static str, url: &StoreUrl, settings: &Settings) -> Result<Config> {
-        url.only(&PARAMETERS)?;
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownScheme`], [`ErrorKind::InvalidConfig`].
+    pub(super) fn new(url: &StoreUrl, settings: &Settings) -> Result<Config> {
+        let (scheme, known) = match url.scheme.as_str() {
+            RAFT => (RAFT, 8),
+            BULLY => (BULLY, 10),
+            RING => (RING, 11),
+            other => {
+                let text = format!(
+                    "{other} is no election among peers; write {RAFT}://NAME?peers=…, {BULLY}: or {RING}:"
+                );
+                return Err(Error::new(ErrorKind::UnknownScheme, text));
+            }
+        };
+        url.only(&PARAMETERS[..known])?;
+        let choice = |parameter: &str, values: &[&str]| {
+            let value = url.parameter(parameter).unwrap_or(values[0]);
+            values
+                .iter()
+                .position(|known| *known == value)
+                .ok_or_else(|| bad(format!("{scheme}: {parameter}={value} is none of {}", values.join(", "))))
+        };
+        let majority = scheme == RAFT || choice("majority", &["false", "true"])? == 1;
+        let criterion = match choice("criterion", &["greatest-id", "most-recent-data"])? {
+            0 => Criterion::GreatestId,
+            _ => Criterion::MostRecentData,
+        };
+        let algorithm = match scheme {
+            RAFT => Algorithm::Raft,
+            BULLY => Algorithm::Bully,
+            _ => Algorithm::Ring(match choice("variant", &["chang-roberts", "collect"])? {
+                0 => Circulation::Greatest,
+                _ => Circulation::Collect,
+            }),
+        };
         let example = format!("{scheme}://node-1?peers=node-1=10.0.0.1:7400,node-2=10.0.0.2:7400&state=DIR");
         if url.user.is_some() || url.password.is_some() || !url.path.is_empty() {
             return Err(bad(format!("{scheme}: has no user and no prefix; write {example}")));
@@ -113,25 +178,55 @@ impl Config {
                 )));
             }
         };
+        let path = |parameter| url.parameter(parameter).filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(Config {
             scheme,
+            algorithm,
+            majority,
+            criterion,
             name,
             members,
-            state: url.parameter("state").filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            state: path("state"),
+            data_version_file: path("data_version_file"),
             secret,
             tls,
             timing: PeerTiming::new(settings.ttl, settings.drift_ppm)?,
         })
     }
 
+    /// How many peers must be reached before anybody leads, this one too.
     pub(super) fn quorum(&self) -> usize {
-        self.members.len() / 2 + 1
+        if self.majority { self.members.len() / 2 + 1 } else { 1 }
+    }
+
+    /// What a peer of Bully is told.
+    pub(super) fn bully(&self, rules: Rules) -> ClaimConfig {
+        ClaimConfig { peers: rules, majority: self.majority, criterion: self.criterion }
+    }
+
+    /// What a peer of a ring is told.
+    pub(super) fn ring(&self, rules: Rules) -> RingConfig {
+        let circulation = match self.algorithm {
+            Algorithm::Ring(circulation) => circulation,
+            Algorithm::Raft | Algorithm::Bully => Circulation::Greatest,
+        };
+        RingConfig { claim: self.bully(rules), circulation }
     }
 
     /// All that must be equal at all peers, as text.
     pub(super) fn agreement(&self) -> String {
         let PeerTiming { ttl, drift_ppm, .. } = self.timing;
-        let mut text = format!("{} ttl={}ms drift={drift_ppm}ppm peers=", self.scheme, ttl.as_millis());
+        let mut text = self.scheme.to_owned();
+        if self.algorithm == Algorithm::Ring(Circulation::Collect) {
+            text.push_str(" variant=collect");
+        }
+        if self.algorithm != Algorithm::Raft {
+            let _ = write!(text, " majority={}", self.majority);
+        }
+        if self.criterion == Criterion::MostRecentData {
+            text.push_str(" criterion=most-recent-data");
+        }
+        let _ = write!(text, " ttl={}ms drift={drift_ppm}ppm peers=", ttl.as_millis());
         for (place, (name, host)) in self.members.iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
             let _ = write!(text, "{comma}{name}={}", host.authority(0));
@@ -209,7 +304,7 @@ mod tests {
     use super::*;
 
     fn open(url: &str) -> Result<Config> {
-        Config::new("raft", &StoreUrl::parse(url)?, &Settings::default())
+        Config::new(&StoreUrl::parse(url)?, &Settings::default())
     }
 
     #[test]
@@ -227,6 +322,11 @@ mod tests {
             ("raft://a?peers=a=127.0.0.1:1&stat=x", "did you mean state?"),
             ("raft://me@a?peers=a=127.0.0.1:1", "has no user"),
             ("raft://a,b?peers=a=127.0.0.1:1", "this one peer"),
+            ("raft://a?peers=a=127.0.0.1:1&majority=true", "majority"),
+            ("bully://a?peers=a=127.0.0.1:1&majority=yes", "majority=yes is none of false, true"),
+            ("bully://a?peers=a=127.0.0.1:1&variant=collect", "variant"),
+            ("ring://a?peers=a=127.0.0.1:1&variant=token", "is none of chang-roberts, collect"),
+            ("ring://a?peers=a=127.0.0.1:1&criterion=least", "is none of greatest-id, most-recent-data"),
             ("raft://a?peers=a=127.0.0.1:1&secret_file=/no/such/file", "cannot be read"),
             ("raft://a?peers=a=127.0.0.1:1&secret_file=/dev/null", "fewer than 16 bytes"),
         ] {

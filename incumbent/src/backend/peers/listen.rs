@@ -138,7 +138,14 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
         let mut tasks = JoinSet::new();
         // Of its own, so that an answer that nobody takes keeps nobody from being heard.
         tasks.spawn(write(sink, outbox));
-        while let Some(frame) = stream.next().await {
+        let (cut, mut cuts) = mpsc::channel(1);
+        loop {
+            let frame = tokio::select! {
+                biased;
+                Some(why) = cuts.recv() => Some(Err(std::io::Error::other(why))),
+                frame = stream.next() => frame,
+            };
+            let Some(frame) = frame else { break };
             while tasks.try_join_next().is_some() {}
             if let Some(heard) = &heard {
                 heard.store(clock::now().as_nanos(), Ordering::Relaxed);
@@ -149,9 +156,11 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
             };
             let outcome = match understood {
                 Ok(Forth::Say(say)) => match &badge {
-                    Some(badge) if say.envelope.from == badge.name => {
-                        self.inputs.send(Input::Said(say)).await.map_err(|_| "it is over".to_owned())
-                    }
+                    Some(badge) if say.envelope.from == badge.name => self
+                        .inputs
+                        .send(Input::Said(say, cut.clone()))
+                        .await
+                        .map_err(|_| "it is over".to_owned()),
                     _ => Err("it speaks for another peer".to_owned()),
                 },
                 Ok(Forth::Ask { .. }) if tasks.len() > QUESTIONS_MAX => Err("it asks too much".to_owned()),

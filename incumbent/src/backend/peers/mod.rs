@@ -1,8 +1,9 @@
-//! `raft://`: elections among the peers themselves, without a store. The protocols are the core's; here are the connections, the
+//! `raft://`, `bully://`, `ring://`: elections among the peers themselves, without a store. The protocols are the core's; here are the connections, the
 //! state on the disk, and the adapter that makes a [`Backend`] of them.
 
 mod ask;
 mod config;
+mod data;
 mod disk;
 mod handshake;
 mod known;
@@ -21,16 +22,18 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use incumbent_core::guarantees::{Exclusion, Expiry, Guarantees, Handover, Survives, TokenSource, Transfer};
+use incumbent_core::peers::bully::Bully;
 use incumbent_core::peers::raft::Raft;
 use incumbent_core::peers::register::{Change, Outcome};
+use incumbent_core::peers::ring::Ring;
 use incumbent_core::{
-    Acquired, Backend, BoxFuture, BoxStream, CandidateId, Claim, ElectionName, FencingToken, Grant, Note,
-    Observation, Renewed, Result, Settings, Stored, Swapped,
+    Acquired, Backend, BoxFuture, BoxStream, CandidateId, Claim, ElectionName, Error, ErrorKind,
+    FencingToken, Grant, Note, Observation, Renewed, Result, Settings, Stored, Swapped,
 };
 use tokio::sync::{Mutex, watch};
 
 use self::ask::Asker;
-use self::config::Config;
+use self::config::{Algorithm, Config};
 use self::listen::{unexpected, unknown};
 use self::node::{Call, Node, even};
 use self::wire::Register;
@@ -38,10 +41,6 @@ use super::shown::Shown;
 use crate::clock;
 use crate::thread::Factory;
 use crate::url::StoreUrl;
-
-pub(crate) const RAFT: &str = "raft";
-
-static SUMMARY: &str = "excludes all candidates of these peers, as long as each keeps its state";
 
 /// What Raft among the peers promises.
 pub(crate) fn raft() -> Guarantees {
@@ -59,13 +58,41 @@ pub(crate) fn raft() -> Guarantees {
         handover: Handover::Pushed,
         survives: Survives { crash: true, power_loss: true, failover: true },
         lists_candidates: true,
-        summary: SUMMARY,
+        summary: "excludes all candidates of these peers, as long as each keeps its state",
         not_applicable: &[],
     }
 }
 
+/// What Bully and elections on a ring promise with `majority=true`.
+fn by_majority() -> Guarantees {
+    Guarantees { token: TokenSource::Epoch, ..raft() }
+}
+
+/// What they promise without it.
+pub(crate) fn alone() -> Guarantees {
+    Guarantees {
+        exclusion: Exclusion::None,
+        token: TokenSource::None,
+        // Without a token nobody can say which term shall be handed over.
+        transfer: Transfer::NextInLine,
+        survives: Survives { crash: false, power_loss: false, failover: false },
+        summary: "excludes nobody: in every part of a network that falls apart one leads; majority=true excludes all candidates of these peers, with the epoch as token",
+        ..raft()
+    }
+}
+
+impl Config {
+    fn guarantees(&self) -> Guarantees {
+        match self.algorithm {
+            Algorithm::Raft => raft(),
+            Algorithm::Bully | Algorithm::Ring(_) if self.majority => by_majority(),
+            Algorithm::Bully | Algorithm::Ring(_) => alone(),
+        }
+    }
+}
+
 pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
-    let config = Arc::new(Config::new(RAFT, url, settings)?);
+    let config = Arc::new(Config::new(url, settings)?);
     if let Some(tls) = &config.tls {
         // What is wrong with the files is told before anybody waits.
         tls.config(&[])?;
@@ -73,8 +100,8 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     }
     Ok(Box::new(move || {
         Ok(Arc::new(PeersBackend {
+            guarantees: config.guarantees(),
             config,
-            guarantees: raft(),
             shown: Shown::default(),
             node: watch::Sender::new(None),
             joining: Mutex::new(()),
@@ -95,7 +122,12 @@ struct PeersBackend {
 }
 
 async fn join(config: &Arc<Config>) -> Result<Arc<Node>> {
-    Node::join::<Raft>(Arc::clone(config), |rules| rules).await
+    let config = Arc::clone(config);
+    match config.algorithm {
+        Algorithm::Raft => Node::join::<Raft>(config, |_, rules| rules).await,
+        Algorithm::Bully => Node::join::<Bully>(config, Config::bully).await,
+        Algorithm::Ring(_) => Node::join::<Ring>(config, Config::ring).await,
+    }
 }
 
 impl PeersBackend {
@@ -208,6 +240,10 @@ impl Backend for PeersBackend {
         note: Note,
     ) -> BoxFuture<'a, Result<Option<Stored>>> {
         Box::pin(async move {
+            if !self.guarantees.has_tokens() {
+                // Nobody can have written one.
+                return Ok(None);
+            }
             match self.note(Register::new(election, note), Change::Read).await? {
                 Outcome::Read(found) => Ok(found.map(|entry| Stored {
                     version: entry.version,
@@ -228,6 +264,10 @@ impl Backend for PeersBackend {
         body: Vec<u8>,
     ) -> BoxFuture<'a, Result<Swapped>> {
         Box::pin(async move {
+            if !self.guarantees.has_tokens() {
+                let text = "without majority=true a term has no token, under which a note could be written";
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
             let sent_at = clock::now();
             let expected = expected.map(|stored| (stored.version, stored.token));
             let change = Change::Swap { expected, token: token.0, body };

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use super::config::Config;
+use super::data;
 use super::disk::{self, Disk, Written};
 use super::handshake::{Badge, Membership, Own};
 use super::known::Known;
@@ -32,8 +33,11 @@ use crate::clock;
 
 /// What others tell the node.
 pub(super) enum Input<M> {
-    Said(Say<M>),
+    /// And a way to have the connection cut that it came by.
+    Said(Say<M>, mpsc::Sender<String>),
     Look(ElectionName, oneshot::Sender<Option<Notice>>),
+    /// The version of this peer's data.
+    Data(u64),
 }
 
 /// What the backend asks of the node.
@@ -44,6 +48,9 @@ pub(super) enum Call {
     Note(Register, Change, oneshot::Sender<Result<Outcome>>),
     Advice(oneshot::Sender<Result<Vec<String>>>),
 }
+
+/// Makes what a protocol is told of what a URL says.
+type Make<P> = fn(&Config, Rules) -> <P as Protocol>::Config;
 
 /// A peer that has joined. It ends when the last of these is dropped.
 pub(super) struct Node {
@@ -60,10 +67,7 @@ impl Node {
     ///
     /// # Errors
     /// What is wrong with the state, the address or the configuration.
-    pub(super) async fn join<P: Protocol>(
-        config: Arc<Config>,
-        make: fn(Rules) -> P::Config,
-    ) -> Result<Arc<Node>> {
+    pub(super) async fn join<P: Protocol>(config: Arc<Config>, make: Make<P>) -> Result<Arc<Node>> {
         /// The peers of this process, by their folders.
         static NODES: OnceLock<Mutex<BTreeMap<PathBuf, Weak<Node>>>> = OnceLock::new();
         let nodes = NODES.get_or_init(Mutex::default);
@@ -116,7 +120,7 @@ fn run<P: Protocol>(
     config: &Arc<Config>,
     name: &CandidateId,
     dir: &Path,
-    make: fn(Rules) -> P::Config,
+    make: Make<P>,
     ready: oneshot::Sender<Result<Arc<Node>>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -162,10 +166,11 @@ struct Desktop<P: Protocol> {
     name: CandidateId,
     cluster: Authority,
     address: SocketAddr,
-    make: fn(Rules) -> P::Config,
+    make: Make<P>,
     started_at: BootInstant,
     state: Arc<Mutex<State>>,
     notes: Arc<Notes>,
+    data_version: u64,
     seats: BTreeMap<ElectionName, Seat<P>>,
     /// When each seat has something to do.
     due: BTreeSet<(BootInstant, ElectionName)>,
@@ -184,8 +189,9 @@ impl<P: Protocol> Desktop<P> {
         config: &Arc<Config>,
         name: &CandidateId,
         dir: &Path,
-        make: fn(Rules) -> P::Config,
+        make: Make<P>,
     ) -> Result<(Desktop<P>, mpsc::UnboundedSender<Call>, Writer)> {
+        let data_version = data::read_first(config)?;
         let (folder, state) = patiently(config.patience(), async || Folder::open(dir)).await?;
         if state.name != *name {
             let text = format!(
@@ -230,6 +236,7 @@ impl<P: Protocol> Desktop<P> {
         });
         // Bounded: whoever sends more than is taken waits.
         let (inputs, inbox) = mpsc::channel(1024);
+        tokio::spawn(data::follow(Arc::clone(config), data_version, inputs.clone()));
         let desk = Desk {
             own,
             notes: Arc::clone(&notes),
@@ -251,6 +258,7 @@ impl<P: Protocol> Desktop<P> {
             started_at,
             state,
             notes,
+            data_version,
             seats: BTreeMap::new(),
             due: BTreeSet::new(),
             disk_trouble: None,
@@ -345,7 +353,7 @@ impl<P: Protocol> Desktop<P> {
 
     fn told(&mut self, input: Input<P::Message>) {
         match input {
-            Input::Said(say) => {
+            Input::Said(say, cut) => {
                 let election = say.election.clone();
                 if let Err(error) = self.seat(&election) {
                     return self.lines.warn(&error.to_string());
@@ -353,13 +361,22 @@ impl<P: Protocol> Desktop<P> {
                 let from = say.envelope.from.clone();
                 let mut refused = None;
                 self.touch_with(&election, |now, seat, acts| refused = seat.said(now, say, acts).err());
-                if let Some(refused) = refused {
-                    self.lines.warn(&format!("a message of {from} about {election} is refused: {refused}"));
+                match refused {
+                    None => {}
+                    Some(refused) if refused.is_fault() => drop(cut.try_send(refused.to_string())),
+                    Some(refused) => {
+                        let text = format!("a message of {from} about {election} is refused: {refused}");
+                        self.lines.warn(&text);
+                    }
                 }
             }
             Input::Look(election, answer) => {
                 let now = clock::now();
                 let _ = answer.send(self.seats.get(&election).and_then(|seat| seat.notice(now)));
+            }
+            Input::Data(version) => {
+                self.data_version = version;
+                self.seats.values_mut().for_each(|seat| seat.protocol.set_data_version(version));
             }
         }
     }
@@ -402,7 +419,8 @@ impl<P: Protocol> Desktop<P> {
             timing: self.config.timing,
         };
         let started_at = silent_from(&durable, self.started_at);
-        let protocol = P::new((self.make)(rules), durable, nonce()?.0, started_at)?;
+        let mut protocol = P::new((self.make)(&self.config, rules), durable, nonce()?.0, started_at)?;
+        protocol.set_data_version(self.data_version);
         let now = clock::now();
         self.seats.insert(election.clone(), Seat::new(election.clone(), protocol, now));
         Ok(())
@@ -428,6 +446,9 @@ impl<P: Protocol> Desktop<P> {
         let mut acts = Vec::new();
         act(now, &mut seat, &mut acts);
         seat.pump(now, &mut acts);
+        let around = self.around();
+        seat.settle(now, &around);
+        seat.pump(now, &mut acts);
         let mut sent = Vec::new();
         for act in acts {
             match act {
@@ -441,8 +462,6 @@ impl<P: Protocol> Desktop<P> {
                 }
             }
         }
-        let around = self.around();
-        seat.settle(now, &around);
         if seat.is_idle(now) {
             return sent;
         }

@@ -11,7 +11,7 @@ use super::config::{Config, member_name};
 use super::node::Node;
 use super::notes::nonce;
 use super::state::{Folder, State};
-use super::{RAFT, join, wire};
+use super::{join, wire};
 use crate::url::StoreUrl;
 
 /// Makes the state of a new peer `name` of `cluster` in `dir`: once in a peer's life. Without it a peer does not start, and a
@@ -45,20 +45,16 @@ pub struct Voter {
 }
 
 impl Voter {
-    /// Starts the peer that `url` names, as in `raft://node-1?peers=…&state=DIR`, on a thread of its own.
+    /// Starts the peer that `url` names, as in `raft://node-1?peers=…&state=DIR` (or `bully://`, `ring://`), on a thread of its own.
     ///
     /// # Errors
     /// What is wrong with the URL, the state or the address.
     pub async fn start(url: &str, mut settings: Settings) -> Result<Voter> {
         let url = StoreUrl::parse(url)?;
-        if url.scheme != RAFT {
-            let text = format!("{} is no election among peers; write {RAFT}://NAME?peers=…", url.scheme);
-            return Err(Error::new(ErrorKind::UnknownScheme, text));
-        }
         if let Some(ttl) = url.ttl()? {
             settings.ttl = ttl;
         }
-        let config = Arc::new(Config::new(RAFT, &url, &settings)?);
+        let config = Arc::new(Config::new(&url, &settings)?);
         let node = join(&config).await?;
         Ok(Voter { config, node })
     }
@@ -94,8 +90,10 @@ impl fmt::Debug for Voter {
 /// the tests that feed it anything.
 #[doc(hidden)]
 pub fn read_anything(bytes: &[u8]) {
-    use incumbent_core::peers::raft::Message;
-    let _ = wire::decode::<wire::Forth<Message>>(bytes);
+    use incumbent_core::peers::{bully, raft, ring};
+    let _ = wire::decode::<wire::Forth<raft::Message>>(bytes);
+    let _ = wire::decode::<wire::Forth<bully::Message>>(bytes);
+    let _ = wire::decode::<wire::Forth<ring::Message>>(bytes);
     let _ = wire::decode::<wire::Back>(bytes);
     let _ = super::handshake::is_greeting(bytes);
     let _ = super::state::is_state(bytes);

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use incumbent_core::peers::{Durable, Event, Invalidate, Output, Proof, Protocol, Save, Term, Trust};
+use incumbent_core::peers::{
+    Durable, Event, Invalidate, Output, Proof, Protocol, Refusal, Save, Term, Trust,
+};
 use incumbent_core::{
     Acquired, Authority, BootInstant, CandidateId, Claim, Contender, ElectionName, Error, FencingToken,
     Grant, Nonce, Observation, Renewed, Result,
@@ -107,7 +109,7 @@ impl<P: Protocol> Seat<P> {
         now: BootInstant,
         say: Say<P::Message>,
         acts: &mut Vec<Act<P::Message>>,
-    ) -> Result<(), String> {
+    ) -> core::result::Result<(), Refusal> {
         self.heard_at = now;
         let from = say.envelope.from.clone();
         let news = match say.notice {
@@ -117,7 +119,7 @@ impl<P: Protocol> Seat<P> {
         if news {
             acts.push(Act::Tell);
         }
-        self.protocol.handle_message(now, say.envelope).map_err(|refusal| refusal.to_string())
+        self.protocol.handle_message(now, say.envelope)
     }
 
     pub(super) fn proven(&mut self, now: BootInstant, proof: Proof) {
@@ -285,6 +287,7 @@ impl<P: Protocol> Seat<P> {
             led.tell(trust.sent_at, ttl);
             let grant =
                 Grant { token: led.token, authority: around.cluster.clone(), sent_at: trust.sent_at, ttl };
+            self.keep_standing(now, trust.sent_at + ttl);
             return Some(Ok(Acquired::Granted(grant)));
         }
         let observation = self.observation(now);
@@ -319,7 +322,16 @@ impl<P: Protocol> Seat<P> {
             return None;
         }
         led.tell(trust.sent_at, timing.ttl);
+        self.keep_standing(now, trust.sent_at + timing.ttl);
         Some(Renewed::Extended { sent_at: trust.sent_at, ttl: timing.ttl })
+    }
+
+    /// The proof may be younger than the question: who was told of it leads for as long as it says.
+    fn keep_standing(&mut self, now: BootInstant, until: BootInstant) {
+        if let Some(own) = self.candidacy.as_mut().filter(|own| own.until < until) {
+            own.until = until;
+            self.protocol.stand(now, until);
+        }
     }
 
     // ---- what it shows ----
