@@ -13,7 +13,7 @@ use rcgen::{
 pub struct Certificates {
     /// The authority's certificate.
     pub ca: PathBuf,
-    /// The servers' certificate, for 127.0.0.1, ::1 and localhost.
+    /// The servers' certificate.
     pub server_cert: PathBuf,
     /// The servers' key.
     pub server_key: PathBuf,
@@ -34,6 +34,15 @@ impl Certificates {
     /// If a file cannot be written.
     #[track_caller]
     pub fn make(dir: &Path) -> Certificates {
+        Certificates::make_for(dir, &["127.0.0.1", "::1", "localhost"])
+    }
+
+    /// The same for servers with other names or addresses.
+    ///
+    /// # Panics
+    /// If a file cannot be written, or a name is none.
+    #[track_caller]
+    pub fn make_for(dir: &Path, servers: &[&str]) -> Certificates {
         let mut ca = CertificateParams::default();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -47,7 +56,7 @@ impl Certificates {
             path
         };
         let leaf = |name: &str| {
-            let names = ["127.0.0.1", "::1", "localhost"].map(str::to_owned);
+            let names: Vec<String> = servers.iter().map(|name| (*name).to_owned()).collect();
             let mut params = CertificateParams::new(names).expect("valid names");
             params.distinguished_name.push(DnType::CommonName, name);
             // etcd's own gateway is a client of its server and shows it the server's certificate.
