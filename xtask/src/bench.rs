@@ -8,6 +8,7 @@ mod kubernetes;
 mod library;
 mod mysql;
 mod nats;
+mod peers;
 mod postgres;
 mod redis;
 mod report;
@@ -42,6 +43,8 @@ enum Part {
     Mysql,
     /// NATS
     Nats,
+    /// Raft among peers, beside hashicorp/raft and members of etcd
+    Peers,
     /// Redis, beside the lock of redis-py
     Redis,
     /// PostgreSQL, beside pg_advisory_lock
@@ -89,6 +92,9 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     if wanted(Part::Nats) {
         nats::measure(&bench, &mut report)?;
+    }
+    if wanted(Part::Peers) {
+        peers::measure(&bench, &mut report)?;
     }
     if wanted(Part::Redis) {
         redis::measure(&bench, &mut report)?;
