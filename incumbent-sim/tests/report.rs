@@ -60,6 +60,14 @@ fn a_partition_splits_bully_and_ring_and_neither_raft_nor_a_majority() {
 }
 
 #[test]
+fn a_story_names_few_and_counts_many() {
+    let story = |nodes| run(setup(Scenario::Partition, Algorithm::Bully, false, nodes, 1)).story;
+    assert!(story(7).starts_with("node-1, node-2 and node-7 were cut off at"), "{}", story(7));
+    assert!(story(64).starts_with("node-64 and 24 others were cut off at"), "{}", story(64));
+    assert!(story(2).starts_with("node-2 was cut off at"), "{}", story(2));
+}
+
+#[test]
 fn raft_has_never_two_leaders_over_many_seeds() {
     for scenario in Scenario::ALL.into_iter().filter(|scenario| scenario.is_within_bounds()) {
         let mut done = 0;

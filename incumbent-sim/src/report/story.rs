@@ -9,13 +9,13 @@ pub fn node_name(node: usize) -> String {
     format!("node-{}", node + 1)
 }
 
-/// `node-1, node-2 and node-7`.
-fn names(nodes: &[usize]) -> String {
-    let all: Vec<String> = nodes.iter().map(|node| node_name(*node)).collect();
+/// Those that are cut off together: `node-1, node-2 and node-7`, or, if there are many, `node-7 and 23 others`.
+fn names(together: &[usize], first: usize) -> String {
+    let all: Vec<String> = together.iter().map(|node| node_name(*node)).collect();
     match &all[..] {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+        many if many.len() > 4 => format!("{} and {} others", node_name(first), many.len() - 1),
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => node_name(first),
     }
 }
 
@@ -67,7 +67,7 @@ fn two_led(setup: &Setup, timeline: &Timeline, overlap: &Span) -> String {
             let (of_whom, place) = if together.len() > 1 { ("them", "there") } else { ("it", "for itself") };
             format!(
                 "{} {} cut off at {}. {old} still led {place}; the others heard nothing of {of_whom}, and {new} became their leader.",
-                names(&together),
+                names(&together, older.node),
                 if together.len() > 1 { "were" } else { "was" },
                 seconds(trouble.span.from_ms),
             )
@@ -76,7 +76,7 @@ fn two_led(setup: &Setup, timeline: &Timeline, overlap: &Span) -> String {
             let together = company(timeline, trouble);
             format!(
                 "{} {} cut off at {}, heard of no leader any more, and made {new} one, while {old} still led the others.",
-                names(&together),
+                names(&together, newer.node),
                 if together.len() > 1 { "were" } else { "was" },
                 seconds(trouble.span.from_ms),
             )
@@ -161,7 +161,7 @@ fn change(
     format!(
         "{} {part} cut off at {since}. A leader needs {needed} of {} nodes, and {old} had {there}: its lease was not renewed, and it stopped \
          leading by its own clock at {over}. The others had promised it to wait that long, and elected {new} at {from}.",
-        names(&together),
+        names(&together, leader.node),
         setup.nodes,
     )
 }
