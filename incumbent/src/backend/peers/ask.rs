@@ -48,7 +48,7 @@ impl Asker {
                 Ok(_) => failures.push(unexpected()),
                 Err(error) => failures.push(error),
             }
-            if heard == self.config.quorum() {
+            if heard >= self.config.quorum() && notices.iter().any(|notice| notice.leads.is_some()) {
                 // The others are only waited for because candidates may stand there.
                 end = end.min(Instant::now() + patience / 8);
             }

@@ -159,7 +159,6 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// What `cargo fuzz run peers` does with more patience.
     #[test]
     fn bytes_that_are_cut_changed_or_made_up_are_read_without_a_panic_and_soon() {
         let samples = samples();
