@@ -370,6 +370,43 @@ pub(crate) struct PeerArgs {
 pub(crate) enum PeerAction {
     Init(PeerInitArgs),
     Run(PeerRunArgs),
+    Add(PeerAddArgs),
+    Remove(PeerRemoveArgs),
+}
+
+/// Add a peer to those that are there
+///
+/// Its state is made with incumbent peer init --join, and it may run already. Tells what it waits for; when it ends, the list is on
+/// the disks of a majority of its peers, and of those before.
+#[derive(Debug, Args)]
+pub(crate) struct PeerAddArgs {
+    /// The new peer, and where it listens
+    #[arg(value_name = "NAME=HOST:PORT", value_parser = placed)]
+    pub(crate) peer: (String, String),
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Remove a peer, as one that is lost
+///
+/// To replace a peer, add the new one first.
+#[derive(Debug, Args)]
+pub(crate) struct PeerRemoveArgs {
+    /// The peer
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn placed(text: &str) -> Result<(String, String), String> {
+    let (name, address) = text.split_once('=').ok_or("write NAME=HOST:PORT")?;
+    Ok((name.to_owned(), address.to_owned()))
 }
 
 /// Make the state of a new peer
@@ -387,6 +424,9 @@ pub(crate) struct PeerInitArgs {
     /// A name for all the peers together, the same at each of them and at no others
     #[arg(long)]
     pub(crate) cluster: String,
+    /// Others are there already: take no part until incumbent peer add has added this one
+    #[arg(long)]
+    pub(crate) join: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,13 +3,13 @@
 use std::io;
 use std::process::ExitCode;
 
-use incumbent::peers::{Voter, init};
+use incumbent::peers::{Listing, Voter, add, init, init_to_join, remove};
 use incumbent::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::{PeerAction, PeerInitArgs, PeerRunArgs};
+use crate::args::{PeerAction, PeerAddArgs, PeerInitArgs, PeerRemoveArgs, PeerRunArgs};
 use crate::narrator::Narrator;
-use crate::output::{self, print, print_json};
+use crate::output::{self, answer, print, print_json};
 use crate::report::{Level, Report, Reporter};
 use crate::run::{Caught, Wish, listen};
 use crate::store::Store;
@@ -19,7 +19,47 @@ pub(crate) fn peer(action: PeerAction) -> ExitCode {
     match action {
         PeerAction::Init(args) => output::conclude(args.json, make(&args)),
         PeerAction::Run(args) => take_part(&args),
+        PeerAction::Add(PeerAddArgs { peer: (name, address), store, json }) => answer(json, async {
+            let store = Store::choose(&store, None)?;
+            told(json, &name, add(&store.url, store.settings, &name, &address, waits).await?)
+        }),
+        PeerAction::Remove(PeerRemoveArgs { name, store, json }) => answer(json, async {
+            let store = Store::choose(&store, None)?;
+            told(json, &name, remove(&store.url, store.settings, &name, waits).await?)
+        }),
     }
+}
+
+#[derive(Serialize)]
+struct Changed<'a> {
+    peer: &'a str,
+    changed: bool,
+    version: Option<u64>,
+    peers: Option<&'a str>,
+}
+
+fn waits(what: String) {
+    eprintln!("waits {what}");
+}
+
+fn told(json: bool, peer: &str, made: Option<Listing>) -> Result<ExitCode> {
+    let code = if made.is_some() { exit::OK } else { exit::NO };
+    if json {
+        let (version, peers) =
+            (made.as_ref().map(|list| list.version), made.as_ref().map(|list| &*list.peers));
+        print_json(&Changed { peer, changed: made.is_some(), version, peers })?;
+    } else {
+        let text = match made {
+            Some(Listing { version, peers, .. }) => {
+                format!(
+                    "list {version} is durable at majorities of itself and of the one before: peers={peers}\n"
+                )
+            }
+            None => "another change was made at the same time, and this one was not; try again\n".to_owned(),
+        };
+        print(text.as_bytes())?;
+    }
+    Ok(ExitCode::from(code))
 }
 
 #[derive(Serialize)]
@@ -30,7 +70,8 @@ struct Made<'a> {
 }
 
 fn make(args: &PeerInitArgs) -> Result<ExitCode> {
-    init(&args.state, &args.name, &args.cluster)?;
+    let make = if args.join { init_to_join } else { init };
+    make(&args.state, &args.name, &args.cluster)?;
     let (state, name, cluster) = (args.state.to_string_lossy(), &args.name, &args.cluster);
     if args.json {
         print_json(&Made { state: &state, name, cluster })?;

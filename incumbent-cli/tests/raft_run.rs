@@ -1,5 +1,7 @@
 //! The command on Raft among peers: what holds on every store, and what can be wrong with peers.
 
+#[path = "peers/changes.rs"]
+mod changes;
 #[path = "peers/faults.rs"]
 mod faults;
 #[expect(dead_code, reason = "another test uses the rest of it")]

@@ -4,4 +4,4 @@
 //! A candidate of such an election is one of the peers. Peers that only vote are [`Voter`]s. What a peer has promised stands in a
 //! folder that [`init`] makes once.
 
-pub use crate::backend::peers::public::{Voter, init, read_anything};
+pub use crate::backend::peers::public::{Listing, Voter, add, init, init_to_join, read_anything, remove};

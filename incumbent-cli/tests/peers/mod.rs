@@ -14,7 +14,7 @@ pub(crate) const CLUSTER: &str = "test";
 pub(crate) struct Peers {
     pub(crate) world: World,
     members: Vec<(String, Port)>,
-    voters: Vec<(String, Option<Proc>)>,
+    pub(crate) voters: Vec<(String, Option<Proc>)>,
     ttl: &'static str,
     /// How they elect, and the parameters of all URLs for that or for TLS.
     scheme: &'static str,

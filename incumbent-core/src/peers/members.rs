@@ -58,7 +58,7 @@ impl Membership {
 }
 
 /// One step from a list to the next one.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Change {
     /// Adds a member.
     Add(CandidateId, Place),
@@ -84,7 +84,9 @@ impl Change {
             Change::Remove(id) if list.members.contains_key(id) => {
                 (ErrorKind::InvalidConfig, format!("{id} is the last member, which cannot be removed"))
             }
-            Change::Remove(id) => (ErrorKind::NotFound, format!("{id} is no member; list them by `status`")),
+            Change::Remove(id) => {
+                (ErrorKind::NotFound, format!("{id} is no member of list {}", list.version))
+            }
         };
         Err(Error::new(kind, message))
     }
@@ -102,7 +104,7 @@ pub enum News {
 }
 
 /// What a change that was proposed here waits for.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Awaited {
     /// That this peer has had its list for long enough.
     Age,
@@ -258,7 +260,14 @@ impl Members {
             Message::Ask => self.tell(from),
             Message::Adopt(list) => {
                 if list.version > own {
+                    let former = self.durable.list.clone();
+                    let proposed = self.proposal.is_some() && list.version == own + 1;
                     self.adopt(list);
+                    if proposed {
+                        // Another peer has made a decision of what this one was asked for: it, too, sees to it.
+                        let adopted = BTreeSet::from([self.durable.id.clone(), from.clone()]);
+                        self.spreading = Some(Spreading { former, adopted, again_at: now });
+                    }
                 }
                 let version = self.durable.list.version;
                 self.send(from, Message::Adopted { version });

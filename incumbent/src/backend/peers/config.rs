@@ -14,6 +14,7 @@ use ring::hmac;
 
 use super::super::server;
 use super::super::tls::Tls;
+use super::roster::{self, Roster};
 use crate::url::{Host, StoreUrl, bad, parse_host};
 
 /// A shared secret is at least this long, in bytes: a guess takes for ever.
@@ -43,8 +44,10 @@ pub(crate) struct Config {
     pub(super) criterion: Criterion,
     /// This peer; `None`: only asks the others.
     pub(super) name: Option<CandidateId>,
-    /// All peers, this one too, and where each is.
+    /// The peers as the URL says them: the first list, and where others are looked for.
     pub(super) members: BTreeMap<CandidateId, Host>,
+    /// The list in force.
+    pub(super) roster: Arc<Roster>,
     /// Where this peer keeps what must outlive it.
     pub(super) state: Option<PathBuf>,
     /// Where it is told how recent its data is.
@@ -185,6 +188,7 @@ impl Config {
             majority,
             criterion,
             name,
+            roster: Arc::new(Roster::of_url(&members)),
             members,
             state: path("state"),
             data_version_file: path("data_version_file"),
@@ -196,7 +200,7 @@ impl Config {
 
     /// How many peers must be reached before anybody leads, this one too.
     pub(super) fn quorum(&self) -> usize {
-        if self.majority { self.members.len() / 2 + 1 } else { 1 }
+        if self.majority { self.roster.get().list.quorum() } else { 1 }
     }
 
     /// What a peer of Bully is told.
@@ -213,7 +217,7 @@ impl Config {
         RingConfig { claim: self.bully(rules), circulation }
     }
 
-    /// All that must be equal at all peers, as text.
+    /// All that must be equal at all peers besides their list, as text.
     pub(super) fn agreement(&self) -> String {
         let PeerTiming { ttl, drift_ppm, .. } = self.timing;
         let mut text = self.scheme.to_owned();
@@ -226,12 +230,26 @@ impl Config {
         if self.criterion == Criterion::MostRecentData {
             text.push_str(" criterion=most-recent-data");
         }
-        let _ = write!(text, " ttl={}ms drift={drift_ppm}ppm peers=", ttl.as_millis());
-        for (place, (name, host)) in self.members.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}{name}={}", host.authority(0));
-        }
+        let _ = write!(text, " ttl={}ms drift={drift_ppm}ppm", ttl.as_millis());
         text
+    }
+
+    /// What to say if the URL says another list than the one in force.
+    pub(super) fn behind(&self) -> Option<String> {
+        let list = &self.roster.get().list;
+        let behind = list.version > 1 && list.members != roster::first(&self.members).members;
+        let text = roster::text(list);
+        behind.then(|| {
+            format!(
+                "list {} of the peers is in force, and the URL says another one: write peers={text}",
+                list.version
+            )
+        })
+    }
+
+    /// What this process was told.
+    pub(super) fn told(&self) -> String {
+        format!("{} peers={}", self.agreement(), roster::text(&roster::first(&self.members)))
     }
 
     /// How long a peer may be silent before this one gives up on what it asked.
@@ -248,7 +266,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("name", &self.name)
-            .field("agreement", &self.agreement())
+            .field("told", &self.told())
             .field("state", &self.state)
             .field("tls", &self.tls)
             .finish_non_exhaustive()

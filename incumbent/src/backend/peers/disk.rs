@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use incumbent_core::peers::members::Membership;
 use incumbent_core::peers::register::{Ask, Reply};
 use incumbent_core::peers::{Durable, Proof, Save};
 use incumbent_core::{CandidateId, ElectionName, Error, ErrorKind, Nonce, Result};
@@ -22,6 +23,8 @@ enum Job {
     Save(ElectionName, Durable, Save),
     Know(CandidateId, Nonce, oneshot::Sender<Result<Nonce>>),
     Note(Register, Ask, oneshot::Sender<Result<Reply>>),
+    Notes(oneshot::Sender<Result<Vec<Register>>>),
+    List(Box<Membership>, Save<Membership>),
 }
 
 /// What the thread tells of the votes that it was given.
@@ -29,6 +32,8 @@ enum Job {
 pub(super) enum Written {
     /// It is durable.
     Vote(ElectionName, Proof),
+    /// So is this, of the list of peers.
+    List(Proof),
     /// It cannot be written for now; `None`: it works again.
     Trouble(Option<Error>),
 }
@@ -63,6 +68,20 @@ impl Disk {
         }
     }
 
+    /// Makes the list of peers durable, as a vote.
+    pub(super) fn save_list(&self, save: Save<Membership>) {
+        if let Err((save, membership)) = save.with(|membership| Err(Box::new(membership.clone()))) {
+            let _ = self.0.send(Job::List(membership, save));
+        }
+    }
+
+    /// Which notes stand here, once all is written that was asked before.
+    pub(super) async fn notes(&self) -> Result<Vec<Register>> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.0.send(Job::Notes(answer));
+        answered.await.map_err(|_| ended())?
+    }
+
     /// Remembers a member, unless one of that name is remembered. Which one it is then.
     pub(super) async fn know(&self, name: CandidateId, nonce: Nonce) -> Result<Nonce> {
         let (answer, answered) = oneshot::channel();
@@ -88,12 +107,19 @@ pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 fn run(folder: &Folder, state: &Mutex<State>, inbox: &Receiver<Job>, tell: &(impl Fn(Written) + Send)) {
     while let Ok(first) = inbox.recv() {
-        let (mut saves, mut meetings) = (Vec::new(), Vec::new());
+        let (mut saves, mut meetings, mut lists) = (Vec::new(), Vec::new(), Vec::new());
         for job in std::iter::once(first).chain(inbox.try_iter()) {
             match job {
                 Job::Save(election, durable, save) => {
                     lock(state).set(election.clone(), &durable);
                     saves.push((election, save));
+                }
+                Job::List(membership, save) => {
+                    lock(state).membership = Some(*membership);
+                    lists.push(save);
+                }
+                Job::Notes(answer) => {
+                    let _ = answer.send(folder.notes());
                 }
                 Job::Know(name, nonce, answer) => meetings.push((name, nonce, answer)),
                 Job::Note(register, ask, answer) => {
@@ -101,13 +127,13 @@ fn run(folder: &Folder, state: &Mutex<State>, inbox: &Receiver<Job>, tell: &(imp
                 }
             }
         }
-        if saves.is_empty() && meetings.is_empty() {
+        if saves.is_empty() && meetings.is_empty() && lists.is_empty() {
             continue;
         }
         for (name, nonce, _) in &meetings {
             lock(state).known.entry(name.clone()).or_insert(*nonce);
         }
-        let written = write(folder, state, saves.is_empty(), tell);
+        let written = write(folder, state, saves.is_empty() && lists.is_empty(), tell);
         for (name, nonce, answer) in meetings {
             let known = lock(state).known.get(&name).copied().unwrap_or(nonce);
             if written.is_err() && known == nonce {
@@ -115,6 +141,12 @@ fn run(folder: &Folder, state: &Mutex<State>, inbox: &Receiver<Job>, tell: &(imp
                 lock(state).known.remove(&name);
             }
             let _ = answer.send(written.clone().map(|()| known));
+        }
+        for save in lists {
+            match save.with(|_| written.clone()) {
+                Ok(proof) => tell(Written::List(proof)),
+                Err((_, error)) => tell(Written::Trouble(Some(error))),
+            }
         }
         for (election, save) in saves {
             match save.with(|_| written.clone()) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use incumbent_core::peers::List;
 use incumbent_core::{Authority, CandidateId, Error, ErrorKind, Nonce, Result};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use super::super::tls;
 use super::config::Config;
 use super::known::Known;
+use super::roster;
 use super::wire;
 use crate::url::Host;
 
@@ -49,7 +51,7 @@ impl Refused {
 /// What every connection begins with.
 const MAGIC: &[u8; 7] = b"INCPEER";
 /// The version of all frames.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Longer than a greeting with the longest list.
 const GREETING_MAX: usize = 64 * 1024;
 /// How long a handshake may take.
@@ -94,16 +96,17 @@ struct Greeting {
     /// Whom the sender means to speak to.
     to: Option<CandidateId>,
     agreement: String,
+    /// The sender's list of peers.
+    list: List,
     challenge: [u8; 32],
 }
 
 /// Connects to the member `to` and shows who this process is.
 pub(super) async fn dial(own: &Own, to: &CandidateId) -> Result<Connection> {
-    let host = own
-        .config
-        .members
-        .get(to)
-        .ok_or_else(|| own.config.error(ErrorKind::InvalidConfig, format!("{to} is not among peers=")))?;
+    let listed = own.config.roster.get();
+    let host = listed
+        .host(to)
+        .ok_or_else(|| own.config.error(ErrorKind::InvalidConfig, format!("{to} is no peer of the list")))?;
     let address = host.authority(0);
     let unreachable = |error: io::Error| {
         let text = format!("{to} at {address} cannot be reached: {error}");
@@ -248,7 +251,7 @@ async fn judge(
     }
     let Some(badge) = &theirs.badge else { return Ok(()) };
     agree(own, member, theirs, badge).await?;
-    if let (Some(certificate), Some(host)) = (certificate, own.config.members.get(&badge.name)) {
+    if let (Some(certificate), Some(host)) = (certificate, own.config.roster.get().host(&badge.name)) {
         certified(certificate, host).map_err(|why| {
             Refused::for_good(format!(
                 "the certificate of {} is not for its address in peers=, {}: {why}",
@@ -282,6 +285,23 @@ async fn agree(
             theirs.agreement
         )));
     }
+    let (listed, other) = (own.config.roster.get(), &theirs.list);
+    let list = &listed.list;
+    if list.version == other.version && list != other {
+        return Err(Refused::for_good(format!(
+            "peers must be told the same; {name} was told peers={}, {me} was told peers={}, both as list {}",
+            roster::text(other),
+            roster::text(list),
+            list.version
+        )));
+    }
+    // A peer that is to be added is told its list by any member.
+    if list.version > 0 && other.version > 0 && listed.host(name).is_none() {
+        return Err(Refused::for_now(format!(
+            "{name} is not in list {} of {me}; add it with incumbent peer add",
+            list.version
+        )));
+    }
     member.known.meet(name, badge.nonce).await.map_err(|error| match error.kind() {
         ErrorKind::InvalidConfig => Refused::for_good(error.to_string()),
         _ => Refused::for_now(error.to_string()),
@@ -305,6 +325,7 @@ fn greeting(own: &Own, to: Option<CandidateId>) -> Result<Bytes> {
         badge: own.member.as_ref().map(|member| member.badge.clone()),
         to,
         agreement: own.config.agreement(),
+        list: own.config.roster.get().list.clone(),
         challenge,
     };
     let body = wire::encode(&greeting)?;

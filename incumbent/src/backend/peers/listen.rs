@@ -17,6 +17,7 @@ use tokio_util::bytes::Bytes;
 use tracing::{debug, warn};
 
 use super::handshake::{self, Badge, Caller, Connection, Own, Refused};
+use super::membership;
 use super::node::Input;
 use super::notes::Notes;
 use super::wire::{self, Answer, Back, Failure, Forth, Question};
@@ -163,8 +164,16 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
                         .map_err(|_| "it is over".to_owned()),
                     _ => Err("it speaks for another peer".to_owned()),
                 },
+                Ok(Forth::List(envelope)) => match &badge {
+                    Some(badge) if envelope.from == badge.name => {
+                        self.inputs.send(Input::List(envelope)).await.map_err(|_| "it is over".to_owned())
+                    }
+                    _ => Err("it speaks for another peer".to_owned()),
+                },
                 Ok(Forth::Ask { .. }) if tasks.len() > QUESTIONS_MAX => Err("it asks too much".to_owned()),
-                Ok(Forth::Ask { question: Question::Register(..), .. }) if badge.is_none() => {
+                Ok(Forth::Ask { question: Question::Register(..) | Question::Survey(_), .. })
+                    if badge.is_none() =>
+                {
                     Err("it asks what only a member may".to_owned())
                 }
                 Ok(Forth::Ask { number, question: Question::Watch(election) }) => {
@@ -203,7 +212,21 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
                     .map_err(|_| Error::new(ErrorKind::Unavailable, "this peer is being stopped"))
             }
             Question::Watch(_) => Ok(Answer::Watching),
-            Question::Register(register, ask) => self.notes.answer(register, ask).await.map(Answer::Register),
+            Question::Register(list, register, ask) => {
+                self.notes.answer(list, register, ask).await.map(Answer::Register)
+            }
+            Question::Survey(list) => self.notes.survey(list).await.map(Answer::Survey),
+            Question::List => {
+                let (answer, answered) = oneshot::channel();
+                let _ = self.inputs.send(Input::TellList(answer)).await;
+                answered
+                    .await
+                    .map(|(list, awaited)| Answer::List(list, awaited))
+                    .map_err(|_| Error::new(ErrorKind::Unavailable, "this peer is being stopped"))
+            }
+            Question::Change(change) => {
+                membership::change(&self.notes, &self.inputs, change).await.map(Answer::Changed)
+            }
             Question::Read(register) => match self.notes.propose(&register, Change::Read).await? {
                 Outcome::Read(found) => {
                     Ok(Answer::Read(found.map(|entry| (entry.version, entry.token, entry.body))))

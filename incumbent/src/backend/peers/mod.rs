@@ -9,9 +9,11 @@ mod handshake;
 mod known;
 mod link;
 mod listen;
+mod membership;
 mod node;
 mod notes;
 pub(crate) mod public;
+mod roster;
 mod seat;
 mod state;
 mod wire;
@@ -226,7 +228,9 @@ impl Backend for PeersBackend {
         Box::pin(async move {
             let Some(node) = self.joined() else {
                 let mut advice = self.asker().advice().await;
-                let count = self.config.members.len();
+                self.asker().refresh().await?;
+                advice.extend(self.config.behind());
+                let count = self.config.roster.get().members.len();
                 advice.extend(count.is_multiple_of(2).then(|| even(count)));
                 return Ok(advice);
             };

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use incumbent_core::peers::members::{self, Members};
 use incumbent_core::peers::register::{Change, Outcome};
-use incumbent_core::peers::{Config as Rules, List, Protocol};
+use incumbent_core::peers::{Config as Rules, Envelope, List, Protocol};
 use incumbent_core::{
     Acquired, Authority, BootInstant, CandidateId, Claim, ElectionName, Error, ErrorKind, Grant, Nonce,
     Renewed, Result,
@@ -24,7 +25,9 @@ use super::handshake::{Badge, Membership, Own};
 use super::known::Known;
 use super::link::{Link, State as LinkState};
 use super::listen::{Desk, Lines};
+use super::membership::Changing;
 use super::notes::{Notes, nonce};
+use super::roster;
 use super::seat::{Act, Around, Seat, silent_from};
 use super::state::{ELECTIONS_MAX, Folder, State};
 use super::wire::{self, Forth, Notice, Register, Say};
@@ -38,6 +41,9 @@ pub(super) enum Input<M> {
     Look(ElectionName, oneshot::Sender<Option<Notice>>),
     /// The version of this peer's data.
     Data(u64),
+    List(Envelope<members::Message>),
+    TellList(oneshot::Sender<(List, Option<members::Awaited>)>),
+    Propose(u64, members::Change, oneshot::Sender<Result<Option<List>>>),
 }
 
 /// What the backend asks of the node.
@@ -58,7 +64,7 @@ pub(super) struct Node {
     pub(super) signals: Arc<Signals>,
     pub(super) cluster: Authority,
     pub(super) address: SocketAddr,
-    agreement: String,
+    told: String,
     name: CandidateId,
 }
 
@@ -83,7 +89,7 @@ impl Node {
         let key = dir.canonicalize().unwrap_or(dir.clone());
         let there = nodes.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
         if let Some(node) = there {
-            if node.name != name || node.agreement != config.agreement() {
+            if node.name != name || node.told != config.told() {
                 let text = format!("this process already is {} with other settings", node.name);
                 return Err(config.error(ErrorKind::InvalidConfig, text));
             }
@@ -139,7 +145,7 @@ fn run<P: Protocol>(
                     signals: Arc::clone(&desktop.notes.signals),
                     cluster: desktop.cluster.clone(),
                     address: desktop.address,
-                    agreement: config.agreement(),
+                    told: config.told(),
                     name: name.clone(),
                 };
                 if ready.send(Ok(Arc::new(node))).is_ok() {
@@ -161,17 +167,25 @@ fn run<P: Protocol>(
 }
 
 /// All that the thread works with.
-struct Desktop<P: Protocol> {
-    config: Arc<Config>,
-    name: CandidateId,
+pub(super) struct Desktop<P: Protocol> {
+    pub(super) config: Arc<Config>,
+    pub(super) name: CandidateId,
+    pub(super) own: Own,
+    pub(super) members: Members,
+    /// The change of the list that somebody has asked this peer for.
+    pub(super) changing: Option<Changing>,
+    /// Those that are connected.
+    pub(super) met: BTreeSet<CandidateId>,
+    /// Told when a connection comes up or breaks.
+    pub(super) changed: mpsc::Sender<()>,
     cluster: Authority,
     address: SocketAddr,
     make: Make<P>,
     started_at: BootInstant,
-    state: Arc<Mutex<State>>,
-    notes: Arc<Notes>,
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) notes: Arc<Notes>,
     data_version: u64,
-    seats: BTreeMap<ElectionName, Seat<P>>,
+    pub(super) seats: BTreeMap<ElectionName, Seat<P>>,
     /// When each seat has something to do.
     due: BTreeSet<(BootInstant, ElectionName)>,
     disk_trouble: Option<Error>,
@@ -180,6 +194,18 @@ struct Desktop<P: Protocol> {
     written: mpsc::UnboundedReceiver<Written>,
     links_changed: mpsc::Receiver<()>,
     lines: Lines,
+}
+
+/// The way to another peer, which tells when it comes up or breaks.
+pub(super) fn link(own: &Own, to: &CandidateId, changed: &mpsc::Sender<()>) -> Link {
+    let link = Link::start(own.clone(), to.clone());
+    let (mut state, changed) = (link.state(), changed.clone());
+    tokio::spawn(async move {
+        while state.changed().await.is_ok() {
+            let _ = changed.try_send(());
+        }
+    });
+    link
 }
 
 type Writer = std::thread::JoinHandle<()>;
@@ -192,7 +218,7 @@ impl<P: Protocol> Desktop<P> {
         make: Make<P>,
     ) -> Result<(Desktop<P>, mpsc::UnboundedSender<Call>, Writer)> {
         let data_version = data::read_first(config)?;
-        let (folder, state) = patiently(config.patience(), async || Folder::open(dir)).await?;
+        let (folder, mut state) = patiently(config.patience(), async || Folder::open(dir)).await?;
         if state.name != *name {
             let text = format!(
                 "{} is the state of {}, not of {name}; give each peer a state of its own",
@@ -206,6 +232,29 @@ impl<P: Protocol> Desktop<P> {
         let address = listener.local_addr().map_err(|error| {
             Error::new(ErrorKind::Internal, "the listener has no address").with_source(error)
         })?;
+        let first = roster::first(&config.members);
+        let membership = match &state.membership {
+            Some(membership) => membership.clone(),
+            None => {
+                // From now on the list is a fact, whatever a URL says.
+                let membership = members::Membership::new(state.cluster.clone(), name.clone(), first.clone());
+                state.membership = Some(membership.clone());
+                folder.write_state(&state.encode()?)?;
+                membership
+            }
+        };
+        if membership.list.version == 1 && membership.list != first {
+            let (kept, told) = (roster::text(&membership.list), roster::text(&first));
+            let text = format!(
+                "{name} took part as one of peers={kept}, and is told peers={told}; a list is changed with incumbent peer add and incumbent peer remove"
+            );
+            return Err(config.error(ErrorKind::InvalidConfig, text));
+        }
+        if membership.list.version > 0 {
+            config.roster.set(&membership.list)?;
+        } else {
+            config.roster.clear();
+        }
         let (cluster, own_nonce, known) = (state.cluster.clone(), state.nonce, state.known.clone());
         let state = Arc::new(Mutex::new(state));
         let (tell, written) = mpsc::unbounded_channel();
@@ -215,22 +264,11 @@ impl<P: Protocol> Desktop<P> {
         let member = Some(Membership { cluster: cluster.clone(), badge, known });
         let own = Own { config: Arc::clone(config), member };
         let (changed, links_changed) = mpsc::channel(1);
-        let mut links = BTreeMap::new();
-        for to in config.members.keys().filter(|member| *member != name) {
-            let link = Arc::new(Link::start(own.clone(), to.clone()));
-            let (mut state, changed) = (link.state(), changed.clone());
-            tokio::spawn(async move {
-                while state.changed().await.is_ok() {
-                    let _ = changed.try_send(());
-                }
-            });
-            links.insert(to.clone(), link);
-        }
         let notes = Arc::new(Notes {
             config: Arc::clone(config),
             me: name.clone(),
             disk,
-            links,
+            links: RwLock::default(),
             signals: Arc::default(),
             turns: Mutex::default(),
         });
@@ -238,18 +276,28 @@ impl<P: Protocol> Desktop<P> {
         let (inputs, inbox) = mpsc::channel(1024);
         tokio::spawn(data::follow(Arc::clone(config), data_version, inputs.clone()));
         let desk = Desk {
-            own,
+            own: own.clone(),
             notes: Arc::clone(&notes),
             inputs,
             guests: Mutex::default(),
             lines: Lines::default(),
         };
         tokio::spawn(Arc::new(desk).listen(listener));
-        if config.members.len().is_multiple_of(2) {
-            warn!("{}", even(config.members.len()));
+        let count = membership.list.members.len();
+        if count > 0 && count.is_multiple_of(2) {
+            warn!("{}", even(count));
+        }
+        if let Some(behind) = config.behind() {
+            warn!("{behind}");
         }
         let (calls, calls_inbox) = mpsc::unbounded_channel();
-        let desktop = Desktop {
+        let members = Members::new(config.timing, membership, started_at);
+        let mut desktop = Desktop {
+            own,
+            members,
+            changing: None,
+            met: BTreeSet::new(),
+            changed,
             config: Arc::clone(config),
             name: name.clone(),
             cluster,
@@ -268,6 +316,7 @@ impl<P: Protocol> Desktop<P> {
             links_changed,
             lines: Lines::default(),
         };
+        desktop.connect();
         Ok((desktop, calls, writer))
     }
 
@@ -277,6 +326,7 @@ impl<P: Protocol> Desktop<P> {
             // First, so that no flood of messages keeps a leader from its rounds.
             self.timeouts();
             let next = self.due.first().map(|(due, _)| *due);
+            let next = next.into_iter().chain(self.members.poll_timeout()).min();
             let sleep = async {
                 match next {
                     Some(due) => tokio::time::sleep(due.since(clock::now())).await,
@@ -291,7 +341,10 @@ impl<P: Protocol> Desktop<P> {
                     None => return,
                 },
                 Some(input) = self.inputs.recv() => self.told(input),
-                Some(()) = self.links_changed.recv() => self.settle_all(),
+                Some(()) = self.links_changed.recv() => {
+                    self.meet();
+                    self.settle_all();
+                }
                 () = sleep => {}
             }
         }
@@ -302,6 +355,10 @@ impl<P: Protocol> Desktop<P> {
             Written::Vote(election, proof) => {
                 self.disk_trouble = None;
                 self.touch(&election, |now, seat| seat.proven(now, proof));
+            }
+            Written::List(proof) => {
+                self.disk_trouble = None;
+                self.lists(|now, members| members.handle_proof(now, proof));
             }
             Written::Trouble(trouble) => {
                 self.disk_trouble = trouble;
@@ -358,18 +415,28 @@ impl<P: Protocol> Desktop<P> {
                 if let Err(error) = self.seat(&election) {
                     return self.lines.warn(&error.to_string());
                 }
-                let from = say.envelope.from.clone();
+                let (from, list) = (say.envelope.from.clone(), say.envelope.list);
                 let mut refused = None;
                 self.touch_with(&election, |now, seat, acts| refused = seat.said(now, say, acts).err());
                 match refused {
                     None => {}
                     Some(refused) if refused.is_fault() => drop(cut.try_send(refused.to_string())),
-                    Some(refused) => {
-                        let text = format!("a message of {from} about {election} is refused: {refused}");
-                        self.lines.warn(&text);
-                    }
+                    Some(_) => self.lists(|_, members| members.reconcile(&from, list)),
                 }
             }
+            Input::List(envelope) => {
+                let from = envelope.from.clone();
+                let mut refused = None;
+                self.lists(|now, members| refused = members.handle_message(now, envelope).err());
+                if let Some(refused) = refused {
+                    self.lines.warn(&format!("a message of {from} about the list is refused: {refused}"));
+                }
+            }
+            Input::TellList(answer) => {
+                let now = clock::now();
+                let _ = answer.send((self.members.list().clone(), self.members.awaited(now)));
+            }
+            Input::Propose(base, change, answer) => self.propose(base, change, answer),
             Input::Look(election, answer) => {
                 let now = clock::now();
                 let _ = answer.send(self.seats.get(&election).and_then(|seat| seat.notice(now)));
@@ -383,6 +450,9 @@ impl<P: Protocol> Desktop<P> {
 
     fn timeouts(&mut self) {
         let now = clock::now();
+        if self.members.poll_timeout().is_some_and(|due| due <= now) {
+            self.lists(|now, members| members.handle_timeout(now));
+        }
         let due: Vec<_> =
             self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, name)| name.clone()).collect();
         for election in due {
@@ -412,12 +482,16 @@ impl<P: Protocol> Desktop<P> {
                 format!("these peers remember {ELECTIONS_MAX} elections, and take part in no further one");
             return Err(self.config.error(ErrorKind::Unsupported, text));
         }
-        let rules = Rules {
-            cluster: self.cluster.clone(),
-            id: self.name.clone(),
-            list: List::new(1, self.config.members.keys().map(|name| (name.clone(), 1))),
-            timing: self.config.timing,
-        };
+        let list = self.config.roster.get().list.clone();
+        if !list.members.contains_key(&self.name) || self.members.list().version == 0 {
+            let text = format!(
+                "{} is no member of these peers; add it with incumbent peer add, at a member",
+                self.name
+            );
+            return Err(self.config.error(ErrorKind::Unavailable, text));
+        }
+        let rules =
+            Rules { cluster: self.cluster.clone(), id: self.name.clone(), list, timing: self.config.timing };
         let started_at = silent_from(&durable, self.started_at);
         let mut protocol = P::new((self.make)(&self.config, rules), durable, nonce()?.0, started_at)?;
         protocol.set_data_version(self.data_version);
@@ -426,7 +500,7 @@ impl<P: Protocol> Desktop<P> {
         Ok(())
     }
 
-    fn touch(
+    pub(super) fn touch(
         &mut self,
         election: &ElectionName,
         act: impl FnOnce(BootInstant, &mut Seat<P>),
@@ -455,7 +529,7 @@ impl<P: Protocol> Desktop<P> {
                 Act::Save(save) => self.notes.disk.save(election.clone(), save),
                 Act::Tell => self.notes.signals.send(election.as_str()),
                 Act::Send(to, say) => {
-                    let Some(link) = self.notes.links.get(&to) else { continue };
+                    let Some(link) = self.notes.link(&to) else { continue };
                     if let Ok(frame) = wire::encode(&Forth::Say(say)) {
                         sent.push(link.send(frame, now + self.config.timing.ttl / 4));
                     }
@@ -473,8 +547,11 @@ impl<P: Protocol> Desktop<P> {
     }
 
     fn around(&self) -> Around<'_> {
-        let mut states = self.notes.links.values().map(|link| link.state().borrow().clone());
-        let up = 1 + self.notes.links.values().filter(|link| link.is_up()).count();
+        let listed = self.config.roster.get();
+        let mut links = self.notes.links();
+        links.retain(|(name, _)| listed.members.contains_key(name));
+        let mut states = links.iter().map(|(_, link)| link.state().borrow().clone());
+        let up = 1 + links.iter().filter(|(_, link)| link.is_up()).count();
         if let Some(error) = &self.disk_trouble {
             return Around { cluster: &self.cluster, trouble: Some(error.clone()), connecting: false };
         }
@@ -489,9 +566,9 @@ impl<P: Protocol> Desktop<P> {
     fn without_majority(&self, up: usize) -> Error {
         let down: Vec<Error> = self
             .notes
-            .links
-            .values()
-            .filter_map(|link| match &*link.state().borrow() {
+            .links()
+            .iter()
+            .filter_map(|(_, link)| match &*link.state().borrow() {
                 LinkState::Down(error) => Some(error.clone()),
                 LinkState::New | LinkState::Up => None,
             })
@@ -501,10 +578,12 @@ impl<P: Protocol> Desktop<P> {
 
     fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
-        if self.config.members.len().is_multiple_of(2) {
-            advice.push(even(self.config.members.len()));
+        let count = self.config.roster.get().members.len();
+        if count.is_multiple_of(2) {
+            advice.push(even(count));
         }
-        for link in self.notes.links.values() {
+        advice.extend(self.config.behind());
+        for (_, link) in self.notes.links() {
             if let LinkState::Down(error) = &*link.state().borrow() {
                 advice.push(error.to_string());
             }
@@ -532,14 +611,15 @@ pub(super) fn no_majority(config: &Config, up: usize, down: &[Error]) -> Error {
     let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
     let text = format!(
         "{up} of {} peers can be reached, and a majority is {}{reasons}",
-        config.members.len(),
+        config.roster.get().members.len(),
         config.quorum()
     );
     config.error(worst.map_or(ErrorKind::Unavailable, Error::kind), text)
 }
 
 async fn bind(config: &Config, name: &CandidateId) -> Result<TcpListener> {
-    let host = config.members.get(name).ok_or_else(ended)?;
+    let listed = config.roster.get();
+    let host = listed.members.get(name).or_else(|| config.members.get(name)).ok_or_else(ended)?;
     let address = host.authority(0);
     let cannot = |error: std::io::Error| {
         let kind = match error.kind() {

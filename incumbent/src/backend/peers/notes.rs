@@ -1,7 +1,7 @@
 //! Notes: small values that a majority of the peers keeps, each as a register with compare-and-swap.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::config::Config;
 use super::disk::Disk;
 use super::link::{Link, jitter};
+use super::roster::Listed;
 use super::wire::{Answer, Kind, Question, Register};
 use crate::backend::signals::Signals;
 
@@ -24,15 +25,43 @@ pub(super) struct Notes {
     pub(super) config: Arc<Config>,
     pub(super) me: CandidateId,
     pub(super) disk: Disk,
-    pub(super) links: BTreeMap<CandidateId, Arc<Link>>,
+    pub(super) links: RwLock<BTreeMap<CandidateId, Arc<Link>>>,
     pub(super) signals: Arc<Signals>,
     /// One proposal at a time for each note: what this process asks is done in the order in which it asks.
     pub(super) turns: Mutex<BTreeMap<Register, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Notes {
+    /// The ways to the other peers.
+    pub(super) fn links(&self) -> Vec<(CandidateId, Arc<Link>)> {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.iter().map(|(name, link)| (name.clone(), Arc::clone(link))).collect()
+    }
+
+    pub(super) fn link(&self, name: &CandidateId) -> Option<Arc<Link>> {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Refuses what is asked under another list than the one in force. What is given to the disk right after this is written
+    /// before anything that is asked under a later list.
+    fn under(&self, list: u64) -> Result<()> {
+        let own = self.config.roster.get().list.version;
+        if list == own {
+            return Ok(());
+        }
+        let text = format!("{} has list {own} of the peers, not {list}; try again", self.me);
+        Err(self.config.error(ErrorKind::Unavailable, text))
+    }
+
+    /// The notes of this peer.
+    pub(super) async fn survey(&self, list: u64) -> Result<Vec<Register>> {
+        self.under(list)?;
+        self.disk.notes().await
+    }
+
     /// This peer's own answer.
-    pub(super) async fn answer(&self, register: Register, ask: Ask) -> Result<Reply> {
+    pub(super) async fn answer(&self, list: u64, register: Register, ask: Ask) -> Result<Reply> {
+        self.under(list)?;
         let (election, kind) = (register.election.clone(), register.kind);
         let writes = matches!(ask, Ask::Accept(..));
         let reply = self.disk.note(register, ask).await?;
@@ -66,10 +95,11 @@ impl Notes {
     async fn decide(&self, register: &Register, change: Change) -> Result<Outcome> {
         let limit = self.config.timing.ttl.clamp(Duration::from_secs(1), Duration::from_secs(5));
         let end = Instant::now() + limit;
-        let (mut proposal, mut ask) = Proposal::new(change, self.config.members.len(), nonce()?);
+        let listed = self.config.roster.get();
+        let (mut proposal, mut ask) = Proposal::new(change, listed.members.len(), nonce()?);
         let mut pause = PAUSE.0;
         loop {
-            let mut answers = self.ask_all(register, &ask, limit);
+            let mut answers = self.ask_all(&listed, register, &ask, limit);
             let step = loop {
                 match tokio::time::timeout_at(end, answers.next()).await {
                     Ok(Some((from, Ok(reply)))) => {
@@ -100,25 +130,32 @@ impl Notes {
 
     fn ask_all<'a>(
         &'a self,
+        listed: &Listed,
         register: &Register,
         ask: &Ask,
         limit: Duration,
     ) -> FuturesUnordered<BoxFuture<'a, (CandidateId, Result<Reply>)>> {
         let answers = FuturesUnordered::new();
-        for (name, link) in &self.links {
-            let question = Question::Register(register.clone(), ask.clone());
+        let list = listed.list.version;
+        for (name, link) in self.links() {
+            if !listed.members.contains_key(&name) {
+                continue;
+            }
+            let question = Question::Register(list, register.clone(), ask.clone());
             let asked: BoxFuture<'a, _> = Box::pin(async move {
                 let reply = match link.ask(question, limit).await {
                     Ok(Answer::Register(reply)) => Ok(reply),
                     Ok(_) => Err(Error::new(ErrorKind::Corrupt, format!("{name} answered something else"))),
                     Err(error) => Err(error),
                 };
-                (name.clone(), reply)
+                (name, reply)
             });
             answers.push(asked);
         }
-        let (own, ask) = (register.clone(), ask.clone());
-        answers.push(Box::pin(async move { (self.me.clone(), self.answer(own, ask).await) }));
+        if listed.members.contains_key(&self.me) {
+            let (own, ask) = (register.clone(), ask.clone());
+            answers.push(Box::pin(async move { (self.me.clone(), self.answer(list, own, ask).await) }));
+        }
         answers
     }
 

@@ -5,13 +5,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use incumbent_core::peers::Place;
+use incumbent_core::peers::members::{Awaited, Change, Membership};
 use incumbent_core::{Authority, CandidateId, Error, ErrorKind, Result, Settings};
 
+use super::ask::Asker;
 use super::config::{Config, member_name};
 use super::node::Node;
 use super::notes::nonce;
 use super::state::{Folder, State};
-use super::{join, wire};
+use super::{join, roster, wire};
 use crate::url::StoreUrl;
 
 /// Makes the state of a new peer `name` of `cluster` in `dir`: once in a peer's life. Without it a peer does not start, and a
@@ -22,14 +25,29 @@ use crate::url::StoreUrl;
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] if there is a state already, or a name breaks its rule; [`ErrorKind::ReadOnly`].
 pub fn init(dir: &Path, name: &str, cluster: &str) -> Result<()> {
+    make(dir, name, cluster, false)
+}
+
+/// Makes the state of a peer that is to be added to others which are there already: it takes part in nothing until a list names it.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_to_join(dir: &Path, name: &str, cluster: &str) -> Result<()> {
+    make(dir, name, cluster, true)
+}
+
+fn make(dir: &Path, name: &str, cluster: &str, joins: bool) -> Result<()> {
     let name = member_name(name)?;
     if member_name(cluster).is_err() {
         let text =
             format!("{cluster:?} is no name of a cluster; it keeps to the rule for names of elections");
         return Err(Error::new(ErrorKind::InvalidConfig, text));
     }
+    let cluster = Authority::new(cluster);
+    let membership = joins.then(|| Membership::new(cluster.clone(), name.clone(), roster::none()));
     let state = State {
-        cluster: Authority::new(cluster),
+        membership,
+        cluster,
         name,
         nonce: nonce()?,
         known: Default::default(),
@@ -76,7 +94,7 @@ impl Voter {
 
     /// How many peers there are, this one too.
     pub fn peers(&self) -> usize {
-        self.config.members.len()
+        self.config.roster.get().members.len()
     }
 }
 
@@ -84,6 +102,75 @@ impl fmt::Debug for Voter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Voter").field("config", &self.config).finish_non_exhaustive()
     }
+}
+
+/// A list of peers, as it is in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Listing {
+    /// Rises by one with each change.
+    pub version: u64,
+    /// As `peers=` says it.
+    pub peers: String,
+}
+
+/// Adds the peer `name` at `address` (`HOST:PORT`) to the peers of `url`, one of which must be reached. `waits` is told what it
+/// waits for. The list is then durable at a majority of itself and of the one before; `None`: another change was made at the same
+/// time, and this one was not.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] if there is such a peer; [`ErrorKind::Unavailable`];
+/// [`ErrorKind::TimedOut`], where the change may be made later.
+pub async fn add(
+    url: &str,
+    settings: Settings,
+    name: &str,
+    address: &str,
+    waits: impl FnMut(String),
+) -> Result<Option<Listing>> {
+    let name = member_name(name)?;
+    let address = roster::address(&name, address)?.authority(0);
+    change(url, settings, Change::Add(name, Place { priority: 1, address }), waits).await
+}
+
+/// Removes the peer `name`, as [`add`].
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if there is no such peer, and as [`add`].
+pub async fn remove(
+    url: &str,
+    settings: Settings,
+    name: &str,
+    waits: impl FnMut(String),
+) -> Result<Option<Listing>> {
+    change(url, settings, Change::Remove(member_name(name)?), waits).await
+}
+
+async fn change(
+    url: &str,
+    mut settings: Settings,
+    change: Change,
+    mut waits: impl FnMut(String),
+) -> Result<Option<Listing>> {
+    let url = StoreUrl::parse(url)?;
+    if let Some(ttl) = url.ttl()? {
+        settings.ttl = ttl;
+    }
+    let asker = Asker::new(Arc::new(Config::new(&url, &settings)?));
+    let told = |awaited: &Awaited| {
+        waits(match awaited {
+            Awaited::Age => "until the list in force is old enough, a ttl after it was made".to_owned(),
+            Awaited::Answers(got, needed) => {
+                format!("for peers that have had the list for a ttl: {got} of {needed} have answered")
+            }
+            Awaited::Adoption(missing) => {
+                let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                format!("until majorities have written the list; not yet: {missing}")
+            }
+        });
+    };
+    let made = asker.change(change, told).await?;
+    Ok(made.map(|list| Listing { version: list.version, peers: roster::text(&list) }))
 }
 
 /// Reads `bytes` as everything that comes from a connection or a disk. Must neither panic nor take long, whatever they are. For
@@ -132,7 +219,7 @@ mod tests {
         let register = Register::new(&election, Note::Checkpoint);
         let entry = Entry { version: 3, token: 7, body: vec![1; 300], writer: Nonce(1) };
         let ask = Ask::Accept(Ballot { round: 4, nonce: Nonce(5) }, Some(entry.clone()));
-        let question = Question::Register(register, ask);
+        let question = Question::Register(1, register, ask);
         let answer = Answer::Register(Reply::Holds((Ballot::ZERO, Some(entry))));
         let state = State {
             cluster: Authority::new("prod"),
@@ -140,6 +227,7 @@ mod tests {
             nonce: Nonce(3),
             known: [(name("node-2"), Nonce(4))].into(),
             elections: Default::default(),
+            membership: None,
         };
         vec![
             encode(&Forth::Say(say)).expect("a frame").to_vec(),

@@ -10,8 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use incumbent_core::peers::Durable;
+use incumbent_core::peers::members::Membership;
 use incumbent_core::peers::register::Acceptor;
+use incumbent_core::peers::{Durable, Term};
 use incumbent_core::{Authority, CandidateId, ElectionName, Error, ErrorKind, Nonce, Result};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use serde::de::DeserializeOwned;
@@ -20,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use super::wire::{Kind, Register};
 
 const MAGIC: &[u8; 8] = b"INCPSTAT";
-const VERSION: u16 = 1;
+/// 2: the list of peers stands in the state.
+const VERSION: u16 = 2;
 /// The state of a peer, and a note that it keeps.
 const STATE: u16 = 1;
 const NOTE: u16 = 2;
@@ -42,12 +44,31 @@ pub(crate) struct State {
     /// The other members, as they were met first.
     pub(super) known: BTreeMap<CandidateId, Nonce>,
     pub(super) elections: BTreeMap<ElectionName, Vote>,
+    /// The list of peers and this peer's part in its changes. `None` before the first start: then it is the URL's.
+    pub(super) membership: Option<Membership>,
+}
+
+/// A state of format 1.
+#[derive(Deserialize)]
+struct StateOne {
+    cluster: Authority,
+    name: CandidateId,
+    nonce: Nonce,
+    known: BTreeMap<CandidateId, Nonce>,
+    elections: BTreeMap<ElectionName, Vote>,
+}
+
+impl From<StateOne> for State {
+    fn from(one: StateOne) -> State {
+        let StateOne { cluster, name, nonce, known, elections } = one;
+        State { cluster, name, nonce, known, elections, membership: None }
+    }
 }
 
 /// What a peer must remember of one election.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Vote {
-    term: incumbent_core::peers::Term,
+    term: Term,
     voted_for: Option<CandidateId>,
 }
 
@@ -60,6 +81,11 @@ impl State {
             durable.voted_for.clone_from(&vote.voted_for);
         }
         durable
+    }
+
+    /// The greatest term in any election.
+    pub(super) fn highest_term(&self) -> Term {
+        self.elections.values().map(|vote| vote.term).max().unwrap_or(Term(0))
     }
 
     /// The bytes of the state's file.
@@ -117,7 +143,7 @@ impl Folder {
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         let folder = Folder { dir: dir.to_owned(), _lock: lock(dir)? };
-        let state = read(&path, STATE)?;
+        let state = read::<State>(&path)?;
         let state = state.ok_or_else(|| corrupt(&path, "it vanished"))?;
         Ok((folder, state))
     }
@@ -128,7 +154,27 @@ impl Folder {
 
     /// The note as it stands on this disk.
     pub(super) fn read_note(&self, register: &Register) -> Result<Acceptor> {
-        Ok(read(&self.note_file(register), NOTE)?.unwrap_or_default())
+        Ok(read::<Acceptor>(&self.note_file(register))?.unwrap_or_default())
+    }
+
+    /// The notes that stand on this disk.
+    pub(super) fn notes(&self) -> Result<Vec<Register>> {
+        let dir = self.dir.join("notes");
+        let unreadable = |error: io::Error| corrupt(&dir, &error.to_string());
+        let mut notes = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name();
+            let found = name.to_str().and_then(|name| name.rsplit_once('.')).and_then(|(election, kind)| {
+                let kind = match kind {
+                    "checkpoint" => Kind::Checkpoint,
+                    "handover" => Kind::Handover,
+                    _ => return None,
+                };
+                Some(Register { election: ElectionName::new(election).ok()?, kind })
+            });
+            notes.extend(found);
+        }
+        Ok(notes)
     }
 
     pub(super) fn write_note(&self, register: &Register, acceptor: &Acceptor) -> Result<()> {
@@ -195,7 +241,7 @@ fn corrupt(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-fn read<T: DeserializeOwned>(path: &Path, kind: u16) -> Result<Option<T>> {
+fn read<T: Kept>(path: &Path) -> Result<Option<T>> {
     match fs::metadata(path) {
         Ok(found) if found.len() > FILE_MAX => return Err(corrupt(path, "it is too long")),
         Ok(_) => {}
@@ -203,7 +249,7 @@ fn read<T: DeserializeOwned>(path: &Path, kind: u16) -> Result<Option<T>> {
         Err(error) => return Err(corrupt(path, &error.to_string())),
     }
     let bytes = fs::read(path).map_err(|error| corrupt(path, &error.to_string()))?;
-    decode(kind, &bytes).map(Some).map_err(|why| corrupt(path, &why))
+    decode(&bytes).map(Some).map_err(|why| corrupt(path, &why))
 }
 
 fn encode<T: Serialize>(kind: u16, value: &T) -> Result<Vec<u8>> {
@@ -220,7 +266,36 @@ fn encode<T: Serialize>(kind: u16, value: &T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn decode<T: DeserializeOwned>(kind: u16, bytes: &[u8]) -> core::result::Result<T, String> {
+/// What every release has written so far: of a note format 1 and 2 are the same.
+trait Kept: DeserializeOwned {
+    const KIND: u16;
+
+    fn of(version: u16, body: &[u8]) -> core::result::Result<Self, String>;
+}
+
+impl Kept for State {
+    const KIND: u16 = STATE;
+
+    fn of(version: u16, body: &[u8]) -> core::result::Result<State, String> {
+        if version == 1 { understand::<StateOne>(body).map(State::from) } else { understand(body) }
+    }
+}
+
+impl Kept for Acceptor {
+    const KIND: u16 = NOTE;
+
+    fn of(_version: u16, body: &[u8]) -> core::result::Result<Acceptor, String> {
+        understand(body)
+    }
+}
+
+fn decode<T: Kept>(bytes: &[u8]) -> core::result::Result<T, String> {
+    let (version, body) = unseal(T::KIND, bytes)?;
+    T::of(version, body)
+}
+
+/// The body, and the version of its format.
+fn unseal(kind: u16, bytes: &[u8]) -> core::result::Result<(u16, &[u8]), String> {
     let cut = || "it is cut short or not a peer's state".to_owned();
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(cut)?;
     let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
@@ -237,9 +312,13 @@ fn decode<T: DeserializeOwned>(kind: u16, bytes: &[u8]) -> core::result::Result<
     if digest(&SHA256, &bytes[..HEAD + length]).as_ref() != sum {
         return Err("its checksum does not match".to_owned());
     }
-    if version != VERSION || u16::from_le_bytes(*found) != kind {
+    if version == 0 || u16::from_le_bytes(*found) != kind {
         return Err("it is another kind of file".to_owned());
     }
+    Ok((version, body))
+}
+
+fn understand<T: DeserializeOwned>(body: &[u8]) -> core::result::Result<T, String> {
     match postcard::take_from_bytes(body) {
         Ok((value, [])) => Ok(value),
         _ => Err("its content cannot be understood".to_owned()),
@@ -248,7 +327,7 @@ fn decode<T: DeserializeOwned>(kind: u16, bytes: &[u8]) -> core::result::Result<
 
 /// Reads bytes as if they were files; for the tests that feed it anything. True if they were understood.
 pub(super) fn is_state(bytes: &[u8]) -> bool {
-    decode::<State>(STATE, bytes).is_ok() || decode::<Acceptor>(NOTE, bytes).is_ok()
+    decode::<State>(bytes).is_ok() || decode::<Acceptor>(bytes).is_ok()
 }
 
 #[cfg(test)]
@@ -263,6 +342,7 @@ mod tests {
             nonce: Nonce(7),
             known: BTreeMap::new(),
             elections: BTreeMap::new(),
+            membership: None,
         };
         let mut durable = Durable::new(state.cluster.clone(), name.clone());
         durable.term.0 = 3;
@@ -293,20 +373,33 @@ mod tests {
         let path = dir.join("state");
         let good = fs::read(&path).expect("a file");
         for length in 0..good.len() {
-            assert!(decode::<State>(STATE, &good[..length]).is_err(), "{length}");
+            assert!(decode::<State>(&good[..length]).is_err(), "{length}");
         }
         for place in 0..good.len() {
             let mut changed = good.clone();
             changed[place] ^= 0x10;
-            assert!(decode::<State>(STATE, &changed).is_err(), "{place}");
+            assert!(decode::<State>(&changed).is_err(), "{place}");
         }
         let mut newer = good.clone();
-        newer[8] = 2;
+        newer[8] = 3;
         fs::write(&path, newer).expect("written");
         let error = Folder::open(&dir).expect_err("newer").to_string();
         assert!(error.contains("upgrade this peer"), "{error}");
         fs::remove_file(&path).expect("removed");
         let error = Folder::open(&dir).expect_err("gone").to_string();
         assert!(error.contains("incumbent peer init"), "{error}");
+    }
+
+    /// A state of the release before lists could change has none: the peer begins with the URL's.
+    #[test]
+    fn a_state_of_format_1_is_read() {
+        let State { cluster, name, nonce, known, elections, .. } = state();
+        let mut bytes =
+            encode(STATE, &(&cluster, &name, nonce, &known, &elections)).expect("a state that is small");
+        bytes[8] = 1;
+        let sealed = bytes.len() - SHA256_OUTPUT_LEN;
+        let sum = digest(&SHA256, &bytes[..sealed]);
+        bytes[sealed..].copy_from_slice(sum.as_ref());
+        assert_eq!(decode::<State>(&bytes), Ok(state()));
     }
 }

@@ -1,7 +1,7 @@
 //! What goes over a connection between peers: frames with their length in front, at most 1 MiB, in the format of `postcard`.
 
-use incumbent_core::peers::Envelope;
 use incumbent_core::peers::register::{Ask, Reply};
+use incumbent_core::peers::{Envelope, List, members};
 use incumbent_core::{Contender, ElectionName, Error, ErrorKind, FencingToken, Leader, Note, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ pub(super) fn codec() -> LengthDelimitedCodec {
 pub(super) enum Forth<M> {
     /// A message of the election's protocol; only from a member.
     Say(Say<M>),
+    /// A message about the list of peers; only from a member.
+    List(Envelope<members::Message>),
     /// A question, which is answered by [`Back::Answer`] with its number.
     Ask { number: u64, question: Question },
 }
@@ -55,8 +57,14 @@ pub(super) enum Question {
     Look(ElectionName),
     /// Tell of changes from now on, as [`Back::Changed`].
     Watch(ElectionName),
-    /// A step of the register's protocol; only from a member.
-    Register(Register, Ask),
+    /// A step of the register's protocol under the list of this version; only from a member.
+    Register(u64, Register, Ask),
+    /// Which notes have you, if the list of this version is in force at you? Only from a member.
+    Survey(u64),
+    /// Which list is in force at you, and what does a change of it wait for?
+    List,
+    /// Change the list.
+    Change(members::Change),
     /// Read a note, by a majority.
     Read(Register),
     /// Swap a note, by a majority.
@@ -99,6 +107,10 @@ pub(super) enum Answer {
     Watching,
     Register(Reply),
     Read(Option<(u64, u64, Vec<u8>)>),
+    Survey(Vec<Register>),
+    List(List, Option<members::Awaited>),
+    /// This list is durable at majorities of itself and of the one before; `None`: another change was made instead.
+    Changed(Option<List>),
     /// The new version; `None`: something else stands there.
     Swapped(Option<u64>),
 }
@@ -118,6 +130,8 @@ enum Failed {
     Denied,
     ReadOnly,
     Corrupt,
+    InvalidConfig,
+    NotFound,
     Other,
 }
 
@@ -129,6 +143,8 @@ impl From<&Error> for Failure {
             ErrorKind::Denied => Failed::Denied,
             ErrorKind::ReadOnly => Failed::ReadOnly,
             ErrorKind::Corrupt => Failed::Corrupt,
+            ErrorKind::InvalidConfig => Failed::InvalidConfig,
+            ErrorKind::NotFound => Failed::NotFound,
             _ => Failed::Other,
         };
         Failure { kind, ambiguous: error.is_ambiguous(), text: error.to_string() }
@@ -143,6 +159,8 @@ impl From<Failure> for Error {
             Failed::Denied => ErrorKind::Denied,
             Failed::ReadOnly => ErrorKind::ReadOnly,
             Failed::Corrupt => ErrorKind::Corrupt,
+            Failed::InvalidConfig => ErrorKind::InvalidConfig,
+            Failed::NotFound => ErrorKind::NotFound,
             Failed::Other => ErrorKind::Internal,
         };
         Error::new(kind, failure.text).ambiguous(failure.ambiguous)
