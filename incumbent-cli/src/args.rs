@@ -377,7 +377,7 @@ pub(crate) enum PeerAction {
 /// Add a peer to those that are there
 ///
 /// Its state is made with incumbent peer init --join, and it may run already. Tells what it waits for; when it ends, the list is on
-/// the disks of a majority of its peers, and of those before.
+/// the disks of a majority of its peers, and of those before. Exit code 1 if another change was made at the same time, and this one not.
 #[derive(Debug, Args)]
 pub(crate) struct PeerAddArgs {
     /// The new peer, and where it listens
@@ -392,7 +392,7 @@ pub(crate) struct PeerAddArgs {
 
 /// Remove a peer, as one that is lost
 ///
-/// To replace a peer, add the new one first.
+/// To replace a peer, add the new one first. Exit code 1 if another change was made at the same time, and this one not.
 #[derive(Debug, Args)]
 pub(crate) struct PeerRemoveArgs {
     /// The peer

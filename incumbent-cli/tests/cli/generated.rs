@@ -49,8 +49,9 @@ fn the_page_is_the_help() {
             }
         }
         if command == "peer" {
-            page += &help(&["peer", "init"]);
-            page += &help(&["peer", "run"]);
+            for action in ["init", "run", "add", "remove"] {
+                page += &help(&["peer", action]);
+            }
         }
     }
     let page = page.trim_end().to_owned() + "\n";
