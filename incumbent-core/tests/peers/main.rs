@@ -3,6 +3,7 @@
 
 mod bully;
 mod counts;
+mod dice;
 mod members;
 mod net;
 mod ring;

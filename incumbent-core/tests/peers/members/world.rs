@@ -11,6 +11,7 @@ use incumbent_core::peers::{
 use incumbent_core::timing::PeerTiming;
 use incumbent_core::{Authority, BootInstant, CandidateId};
 
+use crate::dice::Dice;
 use crate::net::id;
 
 const MS: u64 = 1_000_000;
@@ -18,21 +19,6 @@ const TTL: u64 = 1_000 * MS;
 const DRIFT_PPM: i64 = 40_000;
 const END: u64 = 60 * TTL;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-
-struct Dice(u64);
-
-impl Dice {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.draw(100) < chance
-    }
-}
 
 enum Happening {
     Votes(Envelope<Message>),

@@ -11,6 +11,7 @@ use incumbent_core::timing::PeerTiming;
 use incumbent_core::{Authority, BootInstant, CandidateId};
 
 use super::subject::Subject;
+use crate::dice::Dice;
 use crate::net::{LIST, id};
 
 const MS: u64 = 1_000_000;
@@ -21,21 +22,6 @@ pub(super) const HEAL: u64 = 40 * TTL;
 /// By then a leader must be there, and stay.
 pub(super) const ELECTED: u64 = HEAL + 10 * TTL;
 pub(super) const END: u64 = ELECTED + 5 * TTL;
-
-struct Dice(u64);
-
-impl Dice {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.draw(100) < chance
-    }
-}
 
 enum Happening<M> {
     Deliver(Envelope<M>),
