@@ -52,6 +52,8 @@ pub(crate) fn config(name: &str, members: &[(&str, u8)]) -> Config {
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(crate) struct Said {
     pub(crate) sent: Vec<(CandidateId, Term, Message)>,
+    /// How many saves each of these had to wait for.
+    pub(crate) saves_before: Vec<u32>,
     pub(crate) events: Vec<Event>,
     pub(crate) lost: Vec<Loss>,
 }
@@ -117,9 +119,11 @@ impl Peer {
 
     pub(crate) fn drain(&mut self, at: u64) -> Said {
         let mut said = Said::default();
+        let mut saves = 0;
         while let Some(output) = self.raft.poll_output() {
             match output {
                 Output::Save(save) => {
+                    saves += 1;
                     let proof = save.with(|state| {
                         self.disk = state.clone();
                         Ok::<_, ()>(())
@@ -130,7 +134,10 @@ impl Peer {
                     let proof = invalidate.with(|_, reason| said.lost.push(reason));
                     self.raft.handle_proof(ms(at), proof);
                 }
-                Output::Send(envelope) => said.sent.push((envelope.to, envelope.term, envelope.message)),
+                Output::Send(envelope) => {
+                    said.sent.push((envelope.to, envelope.term, envelope.message));
+                    said.saves_before.push(saves);
+                }
                 Output::Event(event) => said.events.push(event),
             }
         }
