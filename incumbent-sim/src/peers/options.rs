@@ -45,6 +45,8 @@ pub struct Options {
     pub fault_gap_ms: u64,
     /// The kinds of faults that come.
     pub faults: Vec<Kind>,
+    /// All start at once, and all messages and saves take equally long: only chance lets one be the first.
+    pub lock_step: bool,
 }
 
 /// The faults that may come.
@@ -68,6 +70,11 @@ impl Plan<Options> {
     pub fn new(seed: u64, majority: bool) -> Plan<Options> {
         let mut random = Random::new(seed);
         let mut options = Options::draw(&mut random);
+        if seed % 16 == 15 {
+            let (peers, tight) = (options.peers, options.tight);
+            options =
+                Options { tight, lock_step: true, ..Options::plain(peers, options.ttl_ms, vec![0; peers]) };
+        }
         options.majority = majority;
         options.criterion = [Criterion::GreatestId, Criterion::MostRecentData][(seed / 2 % 2) as usize];
         options.circulation = [Circulation::Greatest, Circulation::Collect][(seed % 2) as usize];
@@ -103,6 +110,7 @@ impl Options {
             slow_saves: 0,
             fault_gap_ms: 0,
             faults: Vec::new(),
+            lock_step: false,
         }
     }
 
@@ -132,6 +140,7 @@ impl Options {
             slow_saves: random.pick(&[0, 0, 100, 500]),
             fault_gap_ms: random.pick(&[ttl_ms / 2, 2 * ttl_ms, 6 * ttl_ms]),
             faults: KINDS.into_iter().filter(|_| random.per_mille(600)).collect(),
+            lock_step: false,
         }
     }
 

@@ -133,7 +133,7 @@ impl<'a, P: Simulated> World<'a, P> {
         let mut random = Random::new(plan.seed ^ 0x5eed_0fa1).fork();
         let calm = Weather {
             delay_min: MS / 10,
-            delay_max: MS / 10 + options.delay_ms * MS,
+            delay_max: MS / 10 + if options.lock_step { 0 } else { options.delay_ms * MS },
             loss: options.loss,
             doubled: options.doubled,
         };
@@ -174,7 +174,7 @@ impl<'a, P: Simulated> World<'a, P> {
             cluster,
         };
         for node in 0..world.nodes.len() {
-            let at = world.random.below(options.ttl());
+            let at = if options.lock_step { 0 } else { world.random.below(options.ttl()) };
             world.queue.push(at, Happening::Start { node, life: 0 });
         }
         for (number, fault) in plan.faults.iter().enumerate() {

@@ -124,7 +124,8 @@ impl<P: Simulated> World<'_, P> {
                     let slow =
                         self.nodes[node].slow_until > self.now || self.random.per_mille(self.slow_saves);
                     let longest = if slow { 2 * self.plan.options.ttl() } else { 5 * MS };
-                    let at = self.now + self.random.below(longest);
+                    let lasts = if self.plan.options.lock_step { MS } else { self.random.below(longest) };
+                    let at = self.now + lasts;
                     self.queue.push(at, Happening::Saved { node, life, save: Box::new(save) });
                 }
                 Output::Invalidate(invalidate) => {
