@@ -4,12 +4,18 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How every name begins. The rest, of the guardian that made it, makes it unique in this boot.
+/// How every name begins. Then comes the [number](root) of what its path begins in; the rest, of the guardian that made it, makes it
+/// unique in this boot.
 const PREFIX: &str = "incumbent-job-";
+/// The type of a file system of cgroups.
+#[cfg(target_os = "linux")]
+const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 /// How often a cgroup is made anew that a sweep removed before it was locked.
 const ATTEMPTS: usize = 8;
 
@@ -38,7 +44,8 @@ impl Cgroup {
     /// then do without.
     pub(crate) fn create(base: &Path) -> io::Result<Cgroup> {
         for _ in 0..ATTEMPTS {
-            let name = format!("{PREFIX}{}-{}", std::process::id(), crate::clock::now().as_nanos());
+            let now = crate::clock::now().as_nanos();
+            let name = format!("{PREFIX}{}-{}-{now}", root(base).unwrap_or(0), std::process::id());
             let mut cgroup = Cgroup::existing(base.join(name));
             fs::create_dir(&cgroup.path)?;
             let locked = cgroup.lock();
@@ -82,6 +89,16 @@ impl Cgroup {
         name.is_some_and(|name| name.starts_with(PREFIX))
     }
 
+    /// Whether it is gone: not there, though this process sees what its path begins in. To a process in another cgroup namespace, or
+    /// without the mount, the same path means something else or nothing.
+    pub(crate) fn is_gone(&self) -> bool {
+        let name = self.path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix(PREFIX));
+        let root = name.and_then(|name| name.split('-').next()?.parse().ok());
+        let is_missing =
+            self.path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        is_missing && root.is_some() && self.path.ancestors().any(|above| number(above) == root)
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -106,16 +123,36 @@ impl Cgroup {
         }
     }
 
-    /// The pids in it, for a report.
+    /// The pids in it and in those below it, for a report.
     pub(crate) fn pids(&self) -> Vec<i32> {
         let pids = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
-        pids.lines().filter_map(|pid| pid.parse().ok()).collect()
+        let below = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let below = below.flat_map(|entry| Cgroup::existing(entry.path()).pids());
+        pids.lines().filter_map(|pid| pid.parse().ok()).chain(below).collect()
     }
 
     /// Removes it, and the empty ones that the command made below it.
     pub(crate) fn remove(&self) -> io::Result<()> {
         remove_tree(&self.path)
     }
+}
+
+/// The number of the outermost cgroup that a path leads through, which no other cgroup has in this boot.
+fn root(path: &Path) -> Option<u64> {
+    path.ancestors().map_while(number).last()
+}
+
+/// The number of a cgroup, the same wherever it is seen; `None` if the path is that of none.
+#[cfg(target_os = "linux")]
+fn number(path: &Path) -> Option<u64> {
+    let is_cgroup = rustix::fs::statfs(path).ok()?.f_type == CGROUP2;
+    is_cgroup.then(|| fs::metadata(path).ok().map(|cgroup| cgroup.ino()))?
+}
+
+#[cfg(not(target_os = "linux"))]
+fn number(_path: &Path) -> Option<u64> {
+    None
 }
 
 fn remove_tree(path: &Path) -> io::Result<()> {

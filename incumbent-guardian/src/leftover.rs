@@ -101,7 +101,7 @@ fn kill_linked_in(dir: &Path, election: &str) -> Vec<Leftover> {
     let mut left = Vec::new();
     for link in links {
         let Ok(path) = fs::read_link(&link) else { continue };
-        let cgroup = Cgroup::existing(path);
+        let cgroup = Cgroup::existing(path.clone());
         if !cgroup.is_named_by_a_guardian() {
             continue;
         }
@@ -111,7 +111,7 @@ fn kill_linked_in(dir: &Path, election: &str) -> Vec<Leftover> {
             Ok(leftover) if !leftover.is_gone() && of_our_election => {
                 left.push(leftover);
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&link)),
+            Err(_) if Cgroup::existing(path).is_gone() => drop(fs::remove_file(&link)),
             _ => {}
         }
     }
@@ -135,10 +135,10 @@ fn has_our_clock(cgroup: &Cgroup) -> bool {
     cgroup.pids().iter().any(|pid| clock(&pid.to_string()) == clock("self"))
 }
 
-/// Leaves a link to the cgroup of the term beside its lease file.
+/// Leaves a link to the cgroup of the term beside its lease file, if none is there.
 ///
 /// # Errors
-/// Those of making a link.
+/// Those of making a link; also if one is there.
 pub(crate) fn link(lease_file: &Path, cgroup: &Cgroup) -> io::Result<()> {
     symlink(cgroup.path(), link_of(lease_file))
 }

@@ -18,7 +18,9 @@ use rustix::process::{Pid, Signal};
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::group::{Group, Main};
-use crate::message::{ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, ToGuardian};
+use crate::message::{
+    ExitStatus, FromGuardian, GuardianEvent, KillCause, Launch, StartFailure, StartFailureKind, ToGuardian,
+};
 use crate::parent::{Order, StartSpec, guardians};
 use crate::process::wait_for;
 use crate::pulse::{Beat, Pulse};
@@ -151,9 +153,22 @@ impl Supervisor {
         }
         let stdin = rustix::stdio::stdin().try_clone_to_owned();
         let watch = DeadlineWatch::new(&spec.lease_file, spec.token, spec.kill_lead);
-        let (Ok(stdin), Ok(watch)) = (stdin, watch) else {
+        let (stdin, watch) = match stdin.and_then(|stdin| Ok((stdin, watch?))) {
+            Ok(both) => both,
+            // A term without a lease file is over.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.order_kill(KillCause::Deadline);
+            }
             // Without a deadline to watch nothing may start.
-            return self.order_kill(KillCause::Deadline);
+            Err(error) => {
+                let failure = StartFailure::new(
+                    StartFailureKind::Other,
+                    &error,
+                    format_args!("its deadline cannot be watched: {error}"),
+                );
+                (self.on_event)(GuardianEvent::StartFailed(failure));
+                return self.order_kill(KillCause::Requested);
+            }
         };
         self.watch = Some(watch);
         self.lease_file = Some(spec.lease_file.clone());
@@ -315,15 +330,36 @@ impl Supervisor {
             cgroup.kill();
         }
         let mut alive = Vec::new();
+        let mut below = Ok(Vec::new());
         if self.child.try_wait()?.is_none() {
-            alive.extend(tree::kill_below(self.child.id())?);
+            below = tree::kill_below(self.child.id());
             self.child.kill()?;
             if clock::now() < dead_by {
                 alive.push(self.child.id() as i32);
             }
         }
+        match below.and_then(|below| Ok([below, self.kill_orphans()?].concat())) {
+            Ok(found) => alive.extend(found),
+            // Processes cannot be looked for. Where they are all in a cgroup they need not.
+            Err(error) if self.cgroup.is_none() => return Err(error),
+            Err(_) => {}
+        }
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|cgroup| !cgroup.is_empty()) {
+            alive.extend(cgroup.pids());
+            // It may be in the middle of something, but it is not empty.
+            if alive.is_empty() {
+                alive.extend(self.main.map(|main| main.pid));
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        alive.extend(self.kill_group());
+        Ok(alive)
+    }
+
+    /// Kills what the guardian left to this process, and reaps what is dead of it. Returns the pids of what was alive.
+    fn kill_orphans(&mut self) -> io::Result<Vec<i32>> {
         let guardians = guardians();
-        alive.extend(tree::kill_orphans(&guardians, self.since)?);
+        let alive = tree::kill_orphans(&guardians, self.since)?;
         let reaped = tree::reap_orphans(&guardians, self.since)?;
         drop(guardians);
         for (pid, status) in reaped {
@@ -337,9 +373,6 @@ impl Supervisor {
                 (self.on_event)(GuardianEvent::Exited(status));
             }
         }
-        alive.extend(self.cgroup.iter().filter(|cgroup| !cgroup.is_empty()).flat_map(Cgroup::pids));
-        #[cfg(not(target_os = "linux"))]
-        alive.extend(self.kill_group());
         Ok(alive)
     }
 

@@ -79,8 +79,9 @@ impl Process {
 fn processes() -> io::Result<Vec<Process>> {
     let pids = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let all: Vec<Process> = pids.filter_map(Process::read).collect();
-    let own = std::process::id() as i32;
-    if !all.iter().any(|process| process.pid == own) {
+    // Another process may have the same number there, as every first process of a pid namespace does.
+    let own = std::process::id();
+    if fs::read_link("/proc/self")?.to_str() != Some(&own.to_string()) {
         return Err(io::Error::other("/proc does not show this process"));
     }
     Ok(all)

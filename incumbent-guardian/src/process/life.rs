@@ -179,6 +179,10 @@ impl Guardian {
                 self.pending = Some(Pending { launch, fds, leftovers, give_up_at });
             }
             ToGuardian::Ping => {
+                // It may have been removed by hand, or with its folder.
+                if let (Some(lease_file), Some(cgroup)) = (&self.lease_file, &self.cgroup) {
+                    let _ = leftover::link(lease_file, cgroup);
+                }
                 // It can only fail for its size.
                 let _ = self.parent.send(&FromGuardian::Pong, Vec::new());
             }
