@@ -129,10 +129,16 @@ async fn examine_store(args: &DoctorArgs, store: &Store, id: Option<&CandidateId
         }
         None => ask(args, &connection).await,
     };
-    if answers.state == State::Ok
-        && let Ok(advice) = connection.advice().await
-    {
-        report.checks.extend(advice.into_iter().map(|line| Check::new("advice", State::Lacking, line)));
+    if answers.state == State::Ok {
+        match connection.advice().await {
+            Ok(advice) => {
+                let lines = advice.into_iter().map(|line| Check::new("advice", State::Lacking, line));
+                report.checks.extend(lines);
+            }
+            // The store answers whoever asks, and `run` would fail all the same.
+            Err(error) if !error.is_retryable() => report.checks.push(Check::wrong("advice", &error)),
+            Err(_) => {}
+        }
     }
     report.checks.push(answers);
 }

@@ -25,6 +25,21 @@ fn met() -> Peers {
     peers
 }
 
+/// A peer that is refused says so soon, whether it is a candidate or only votes, and so does the doctor.
+#[track_caller]
+fn told(peers: &Peers, on: &str, flag: &str, hint: &str) {
+    let voter = Proc::spawn(peers.world.incumbent(&["peer", "run", "--on", on, flag]));
+    let told = || voter.lines().iter().any(|line| line.text.contains(hint));
+    assert!(wait_until(SOON, told), "{hint}: {}", voter.transcript());
+    drop(voter);
+    let (status, out, err) = peers.world.output(&["doctor", "--on", on, flag]);
+    assert_eq!(status, 1, "{out}{err}");
+    assert!(out.contains(hint), "{hint}: {out}");
+    let candidate = peers.world.run(&["--on", on, "--id=a", flag], JOB);
+    let told = || candidate.lines().iter().any(|line| line.text.contains(hint));
+    assert!(wait_until(SOON, told), "{hint}: {}", candidate.transcript());
+}
+
 #[test]
 fn two_nodes_with_one_name_are_told_apart() {
     let peers = met();
@@ -32,6 +47,7 @@ fn two_nodes_with_one_name_are_told_apart() {
     peers.init("twin", "a", CLUSTER);
     let twin = peers.url_of("a").replace("peer-a", "peer-twin");
     refused(&peers.world, &twin, "a has another state than when it was met first");
+    told(&peers, &twin, TTL, "a has another state than when it was met first");
     let a = candidate(&peers, &peers.url_of("a"));
     wait_leading(&a, 1);
     // On one machine the address is taken as well.
@@ -54,6 +70,45 @@ fn lists_that_disagree_are_refused_and_both_are_named() {
     let (status, _, err) = ended(&peers.world.run(&["--on", &peers.url_of("a"), "--ttl=6s"], JOB));
     assert_eq!(status, 125, "{err}");
     assert!(err.contains("ttl=5000ms") && err.contains("ttl=6000ms"), "{err}");
+    told(&peers, &peers.url_of("a"), "--ttl=6s", "a was told raft ttl=6000ms");
+    // One that comes for the first time has no list of its own to compare with, and is told by the others.
+    let peers = Peers::start(&["a"], 2, "5s");
+    let there = format!("v2=127.0.0.1:{}", peers.port("v2"));
+    told(&peers, &peers.url_of("a").replace(&there, &other), TTL, "both as list 1");
+}
+
+/// A machine was copied with all that is on it, and both run. (From its second list on a peer goes by the one in its state, so
+/// that here the copy may listen elsewhere.)
+#[test]
+fn a_copied_state_in_a_second_process_is_refused_and_told_so() {
+    let peers = Peers::start(&["a"], 3, "5s");
+    let a = candidate(&peers, &peers.url_of("a"));
+    wait_leading(&a, 1);
+    let (status, out, err) = peers.world.output(&["peer", "remove", "v3", "--on", &peers.url()]);
+    assert_eq!(status, 0, "{out}{err}");
+    let (from, to) = (peers.state("a"), peers.state("copy"));
+    fs::create_dir_all(to.join("notes")).expect("made");
+    let port = testkit::Port::reserve();
+    let copy = peers
+        .url_of("a")
+        .replace("peer-a", "peer-copy")
+        .replace(&format!("a=127.0.0.1:{}", peers.port("a")), &format!("a=127.0.0.1:{}", port.number()));
+    // Once the second list is on its disk.
+    let copied = || {
+        ["state", "lock"]
+            .iter()
+            .for_each(|file| drop(fs::copy(from.join(file), to.join(file)).expect("copied")));
+        let (_, out, _) = peers.world.output(&["doctor", "--on", &copy, TTL]);
+        out.contains("another process at 127.0.0.1 is a as well")
+    };
+    assert!(wait_until(SOON, copied));
+    told(&peers, &copy, TTL, "another process at 127.0.0.1 is a as well");
+    // The first one is let in as before, and the others say why they refuse.
+    let (status, out, err) = peers.world.output(&["doctor", "--on", &peers.url_of("a"), TTL]);
+    assert!(status == 0 && !out.contains("another process"), "{out}{err}");
+    let (_, lines) = peers.voter_lines("v1");
+    assert!(lines.iter().any(|line| line.contains("another process at 127.0.0.1 is a as well")), "{lines:?}");
+    assert_eq!((a.try_wait(), terms_of(&a)), (None, 1), "{}", a.transcript());
 }
 
 #[test]
@@ -62,6 +117,7 @@ fn a_peer_of_another_cluster_is_refused() {
     peers.init("foreign", "a", "other");
     let on = peers.url_of("a").replace("peer-a", "peer-foreign");
     refused(&peers.world, &on, "belongs to the cluster other");
+    told(&peers, &on, TTL, "belongs to the cluster other");
 }
 
 #[test]
@@ -71,6 +127,7 @@ fn who_does_not_know_the_secret_is_refused() {
     fs::write(&other, "wrong-wrong-wrong-wrong").expect("written");
     let with = |on: &str| on.replace("/secret&", "/other&");
     refused(&peers.world, &with(&peers.url_of("a")), "knows another secret");
+    told(&peers, &with(&peers.url_of("a")), TTL, "knows another secret");
     let on = peers.url().replace("/secret", "/other");
     let (status, out, err) = peers.world.output(&["status", "billing", "--on", &on]);
     assert_eq!((status, out.as_str()), (125, ""), "{err}");

@@ -40,7 +40,7 @@ impl Asker {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|name, _| listed.members.contains_key(name));
         for name in listed.members.keys() {
-            let own = || Own { config: Arc::clone(&self.config), member: None };
+            let own = || Own { config: Arc::clone(&self.config), member: None, trial: false };
             let link = || Arc::new(Link::start(own(), name.clone()));
             links.entry(name.clone()).or_insert_with(link);
         }

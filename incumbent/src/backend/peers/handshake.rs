@@ -4,7 +4,6 @@
 //! differs by direction, so that no proof can be sent back. What is wrong with a peer is told only to who has proved that.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,16 +41,30 @@ impl Refused {
         Refused { lasting: true, text: text.into() }
     }
 
-    fn error(self, config: &Config, who: &str) -> Error {
+    fn error(self, config: &Config, who: &str) -> Unspoken {
         let kind = if self.lasting { ErrorKind::InvalidConfig } else { ErrorKind::Unavailable };
-        config.error(kind, format!("{who}{}", self.text))
+        Unspoken { error: config.error(kind, format!("{who}{}", self.text)), refused: true }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct Unspoken {
+    pub(super) error: Error,
+    /// The other one is there, and one of both does not speak with the other.
+    pub(super) refused: bool,
+}
+
+impl From<Error> for Unspoken {
+    fn from(error: Error) -> Unspoken {
+        Unspoken { refused: !error.is_retryable(), error }
     }
 }
 
 /// What every connection begins with.
 const MAGIC: &[u8; 7] = b"INCPEER";
 /// The version of all frames.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Longer than a greeting with the longest list.
 const GREETING_MAX: usize = 64 * 1024;
 /// How long a handshake may take.
@@ -68,6 +81,8 @@ pub(super) struct Own {
     pub(super) config: Arc<Config>,
     /// `None`: no member, only asks.
     pub(super) member: Option<Membership>,
+    /// Only wants to know whether this member would be let in.
+    pub(super) trial: bool,
 }
 
 /// What a member shows.
@@ -93,6 +108,8 @@ pub(super) struct Badge {
 struct Greeting {
     cluster: Option<Authority>,
     badge: Option<Badge>,
+    /// It is no member on this connection, and is told whether it could be one.
+    trial: bool,
     /// Whom the sender means to speak to.
     to: Option<CandidateId>,
     agreement: String,
@@ -102,7 +119,7 @@ struct Greeting {
 }
 
 /// Connects to the member `to` and shows who this process is.
-pub(super) async fn dial(own: &Own, to: &CandidateId) -> Result<Connection> {
+pub(super) async fn dial(own: &Own, to: &CandidateId) -> core::result::Result<Connection, Unspoken> {
     let listed = own.config.roster.get();
     let host = listed
         .host(to)
@@ -133,27 +150,32 @@ pub(super) async fn dial(own: &Own, to: &CandidateId) -> Result<Connection> {
     };
     let limited = tokio::time::timeout(LIMIT.min(own.config.timing.ttl.max(Duration::from_secs(1))), greeted);
     limited.await.unwrap_or_else(|_| {
-        Err(own.config.error(ErrorKind::Unavailable, format!("{to} at {address} does not answer")))
+        let text = format!("{to} at {address} does not answer");
+        Err(own.config.error(ErrorKind::Unavailable, text).into())
     })
 }
 
-async fn introduce(own: &Own, to: &CandidateId, stream: Box<dyn Stream>) -> Result<Connection> {
+async fn introduce(
+    own: &Own,
+    to: &CandidateId,
+    stream: Box<dyn Stream>,
+) -> core::result::Result<Connection, Unspoken> {
     let mut connection = frames(stream);
     let said = greeting(own, Some(to.clone()))?;
     let cut = |error| cut(&own.config, to, error);
     send(&mut connection, said.clone()).await.map_err(cut)?;
     let heard = receive(&mut connection).await.map_err(cut)?;
-    let proof = receive(&mut connection).await.map_err(cut)?;
     let theirs =
         understand(&heard).map_err(|why| own.config.error(ErrorKind::Unsupported, format!("{to}: {why}")))?;
+    let proof = receive(&mut connection).await.map_err(cut)?;
     if !own.config.secret.verifies(&[b"accepts", &said, &heard], &proof) {
         let text = format!("{to} knows another secret; give all peers the same secret_file=");
-        return Err(own.config.error(ErrorKind::Denied, text));
+        return Err(own.config.error(ErrorKind::Denied, text).into());
     }
     let proof = own.config.secret.sign(&[b"dials", &said, &heard]);
     send(&mut connection, proof.into()).await.map_err(cut)?;
     let verdict = receive(&mut connection).await.map_err(cut)?;
-    let wrong = |text: String| own.config.error(ErrorKind::InvalidConfig, text);
+    let wrong = |text: String| Unspoken::from(own.config.error(ErrorKind::InvalidConfig, text));
     if let Err(refused) = wire::decode::<core::result::Result<(), Refused>>(&verdict)? {
         return Err(refused.error(&own.config, &format!("{to} refuses this peer: ")));
     }
@@ -180,15 +202,14 @@ pub(super) struct Caller {
     pub(super) badge: Option<Badge>,
 }
 
-/// Speaks with whoever has connected. `admit` has the last word on a member.
+/// Speaks with whoever has connected. `admit` has the last word on a member, or on who is told whether it could be one.
 ///
 /// # Errors
-/// A text for the log; the connection is to be dropped.
+/// Why the connection is to be dropped, for the log.
 pub(super) async fn accept(
     own: &Own,
     tcp: TcpStream,
-    from: SocketAddr,
-    admit: impl FnOnce(&Badge) -> core::result::Result<(), Refused>,
+    admit: impl FnOnce(&Badge, bool) -> core::result::Result<(), Refused>,
 ) -> core::result::Result<Caller, String> {
     prepare(&tcp, own.config.timing.ttl);
     let greeted = async {
@@ -206,22 +227,24 @@ pub(super) async fn accept(
         answer(own, stream, certificate, admit).await
     };
     let limited = tokio::time::timeout(LIMIT, greeted);
-    let caller = limited.await.unwrap_or_else(|_| Err("it said nothing for too long".to_owned()));
-    caller.map_err(|why| format!("a connection from {from} is cut: {why}"))
+    limited.await.unwrap_or_else(|_| Err("it said nothing for too long".to_owned()))
 }
 
 async fn answer(
     own: &Own,
     stream: Box<dyn Stream>,
     certificate: Option<CertificateDer<'static>>,
-    admit: impl FnOnce(&Badge) -> core::result::Result<(), Refused>,
+    admit: impl FnOnce(&Badge, bool) -> core::result::Result<(), Refused>,
 ) -> core::result::Result<Caller, String> {
     let mut connection = frames(stream);
     let text = |error: io::Error| error.to_string();
     let heard = receive(&mut connection).await.map_err(text)?;
-    let theirs = understand(&heard)?;
     let said = greeting(own, None).map_err(|error| error.to_string())?;
-    send(&mut connection, said.clone()).await.map_err(text)?;
+    if heard.starts_with(MAGIC) {
+        // Of another release: it sees of which one this is, and says so to its user.
+        send(&mut connection, said.clone()).await.map_err(text)?;
+    }
+    let theirs = understand(&heard)?;
     let proof = own.config.secret.sign(&[b"accepts", &heard, &said]);
     send(&mut connection, proof.into()).await.map_err(text)?;
     let proof = receive(&mut connection).await.map_err(text)?;
@@ -229,14 +252,14 @@ async fn answer(
         return Err("it knows another secret; give all peers the same secret_file=".to_owned());
     }
     let verdict = judge(own, &theirs, certificate.as_ref()).await.and_then(|()| match &theirs.badge {
-        Some(badge) => admit(badge),
+        Some(badge) => admit(badge, theirs.trial),
         None => Ok(()),
     });
     let frame = wire::encode(&verdict).map_err(|error| error.to_string())?;
     send(&mut connection, frame).await.map_err(text)?;
     verdict.map_err(|refused| refused.text)?;
     connection.codec_mut().set_max_frame_length(wire::FRAME_MAX);
-    Ok(Caller { connection, badge: theirs.badge })
+    Ok(Caller { connection, badge: theirs.badge.filter(|_| !theirs.trial) })
 }
 
 async fn judge(
@@ -302,7 +325,8 @@ async fn agree(
             list.version
         )));
     }
-    member.known.meet(name, badge.nonce).await.map_err(|error| match error.kind() {
+    let trial = own.trial || theirs.trial;
+    member.known.meet(name, badge.nonce, !trial).await.map_err(|error| match error.kind() {
         ErrorKind::InvalidConfig => Refused::for_good(error.to_string()),
         _ => Refused::for_now(error.to_string()),
     })
@@ -323,6 +347,7 @@ fn greeting(own: &Own, to: Option<CandidateId>) -> Result<Bytes> {
     let greeting = Greeting {
         cluster: own.member.as_ref().map(|member| member.cluster.clone()),
         badge: own.member.as_ref().map(|member| member.badge.clone()),
+        trial: own.trial,
         to,
         agreement: own.config.agreement(),
         list: own.config.roster.get().list.clone(),

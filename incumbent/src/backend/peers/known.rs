@@ -11,24 +11,26 @@ use super::disk::Disk;
 /// The nonces of the members' states.
 pub(super) struct Known {
     nonces: Mutex<BTreeMap<CandidateId, Nonce>>,
-    disk: Disk,
+    /// `None`: nobody is remembered besides.
+    disk: Option<Disk>,
 }
 
 impl Known {
-    pub(super) fn new(nonces: BTreeMap<CandidateId, Nonce>, disk: Disk) -> Known {
+    pub(super) fn new(nonces: BTreeMap<CandidateId, Nonce>, disk: Option<Disk>) -> Known {
         Known { nonces: Mutex::new(nonces), disk }
     }
 
-    /// Remembers who is met for the first time, durably.
+    /// Remembers who is met for the first time, durably, unless it is only looked at.
     ///
     /// # Errors
     /// With what to do, if it is not the one that was met before.
-    pub(super) async fn meet(&self, name: &CandidateId, nonce: Nonce) -> Result<()> {
+    pub(super) async fn meet(&self, name: &CandidateId, nonce: Nonce, remember: bool) -> Result<()> {
         let known = self.lock().get(name).copied();
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let known = self.disk.know(name.clone(), nonce).await?;
+        let known = match (known, self.disk.as_ref().filter(|_| remember)) {
+            (Some(known), _) => known,
+            (None, None) => return Ok(()),
+            (None, Some(disk)) => {
+                let known = disk.know(name.clone(), nonce).await?;
                 self.lock().insert(name.clone(), known);
                 known
             }

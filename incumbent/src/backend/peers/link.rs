@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tokio_util::bytes::Bytes;
 use tracing::{debug, warn};
 
-use super::handshake::{self, Connection, Own};
+use super::handshake::{self, Connection, Own, Unspoken};
 use super::wire::{self, Answer, Back, Forth, Question};
 use crate::backend::signals::Signals;
 use crate::clock;
@@ -185,24 +185,32 @@ fn broken(to: &CandidateId) -> Error {
 async fn run(own: Own, shared: Arc<Shared>) {
     let mut pause = PAUSE.0;
     let longest = PAUSE.1.min(own.config.timing.ttl / 4).max(PAUSE.0);
-    let mut told = None;
+    let (mut told, mut last) = (None, None);
     loop {
-        let why = match handshake::dial(&own, &shared.to).await {
+        let Unspoken { error, refused } = match handshake::dial(&own, &shared.to).await {
             Ok(connection) => {
-                pause = PAUSE.0;
-                told = None;
                 shared.state.send_replace(State::Up);
-                let why = serve(connection, &shared).await;
-                debug!(peer = %shared.to, %why, "connection lost");
-                Error::new(ErrorKind::Unavailable, format!("the connection to {} is lost: {why}", shared.to))
+                let end = serve(connection, &shared).await;
+                let (why, refused) = match end {
+                    End::Lost(why) => (format!("the connection to {} is lost: {why}", shared.to), false),
+                    End::Cut(why) => (format!("{} cut the connection: {why}", shared.to), true),
+                };
+                debug!("{why}");
+                if !refused {
+                    (pause, told) = (PAUSE.0, None);
+                }
+                Unspoken { error: own.config.error(ErrorKind::Unavailable, why), refused }
             }
-            Err(error) => error,
+            Err(unspoken) => unspoken,
         };
-        if !why.is_retryable() && told.as_ref() != Some(&why) {
-            warn!(error = %why, "a peer cannot be spoken with");
-            told = Some(why.clone());
+        // What may pass by itself, as while a process that was here before is still being buried, is told if it does not.
+        let lasts = !error.is_retryable() || last.as_ref() == Some(&error);
+        if refused && lasts && told.as_ref() != Some(&error) {
+            warn!(%error, "a peer cannot be spoken with");
+            told = Some(error.clone());
         }
-        shared.state.send_replace(State::Down(why));
+        last = Some(error.clone());
+        shared.state.send_replace(State::Down(error));
         // Whoever waits for an answer learns that there will be none.
         shared.lock().asked.clear();
         shared.changes.send_all();
@@ -219,16 +227,23 @@ pub(super) fn jitter(span: Duration) -> Duration {
     span.mul_f64(f64::from(u32::from_ne_bytes(bits)) / f64::from(u32::MAX))
 }
 
-/// Speaks until the connection breaks; says why.
-async fn serve(mut connection: Connection, shared: &Shared) -> String {
+/// How a connection ended.
+enum End {
+    Lost(String),
+    /// The other side said why.
+    Cut(String),
+}
+
+/// Speaks until the connection breaks.
+async fn serve(mut connection: Connection, shared: &Shared) -> End {
     loop {
         tokio::select! {
             biased;
             frame = connection.next() => {
                 let frame = match frame {
                     Some(Ok(frame)) => frame,
-                    Some(Err(error)) => return error.to_string(),
-                    None => return "it was closed".to_owned(),
+                    Some(Err(error)) => return End::Lost(error.to_string()),
+                    None => return End::Lost("it was closed".to_owned()),
                 };
                 match wire::decode::<Back>(&frame) {
                     Ok(Back::Answer { number, answer }) => {
@@ -237,19 +252,20 @@ async fn serve(mut connection: Connection, shared: &Shared) -> String {
                         }
                     }
                     Ok(Back::Changed(election)) => shared.changes.send(election.as_str()),
-                    Err(error) => return error.to_string(),
+                    Ok(Back::Cut(why)) => return End::Cut(why),
+                    Err(error) => return End::Lost(error.to_string()),
                 }
             }
             () = shared.wake.notified() => {
                 let mut sent = Vec::new();
                 while let Some(waiting) = shared.pop() {
                     if let Err(error) = connection.feed(waiting.frame.clone()).await {
-                        return error.to_string();
+                        return End::Lost(error.to_string());
                     }
                     sent.push(waiting);
                 }
                 if let Err(error) = SinkExt::<Bytes>::flush(&mut connection).await {
-                    return error.to_string();
+                    return End::Lost(error.to_string());
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! Those who have connected to this peer: other members, and those who ask.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,8 +30,13 @@ const STRANGERS_MAX: usize = 64;
 const GUESTS_MAX: usize = 1024;
 /// Questions of one connection that are under way; who asks more is no peer.
 const QUESTIONS_MAX: usize = 1024;
-/// At most one line about bad connections in this time.
+/// At most one line about bad connections in this time, and one that says the same as one before.
 const LINE_EVERY: Duration = Duration::from_secs(1);
+const SAME_EVERY: Duration = Duration::from_secs(60);
+/// So many lines are remembered.
+const LINES_KEPT: usize = 16;
+/// How long somebody may take to hear why the connection is cut.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What all connections share.
 pub(super) struct Desk<M> {
@@ -44,24 +50,57 @@ pub(super) struct Desk<M> {
 /// The process that is connected as a member.
 pub(super) struct Guest {
     run: Nonce,
-    heard: Arc<AtomicU64>,
+    from: IpAddr,
+    /// Shared by its connections.
+    heard: Arc<Heard>,
+}
+
+/// When a process was heard last.
+pub(super) struct Heard {
+    at_nanos: AtomicU64,
+    /// Another process has taken its place since.
+    replaced: AtomicBool,
+}
+
+impl Heard {
+    fn touch(&self) {
+        self.at_nanos.store(clock::now().as_nanos(), Ordering::Relaxed);
+    }
+
+    fn at(&self) -> BootInstant {
+        BootInstant::from_nanos(self.at_nanos.load(Ordering::Relaxed))
+    }
 }
 
 /// Lines for the log, which somebody who connects again and again must not fill.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<(BootInstant, u32)>);
+pub(super) struct Lines(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// What was told last, and when.
+    latest: VecDeque<(String, BootInstant)>,
+    left_out: u32,
+}
 
 impl Lines {
-    pub(super) fn warn(&self, text: &str) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Tells why somebody is not spoken with, after `who` it is.
+    pub(super) fn warn(&self, who: &str, why: &str) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        if now < last.0 + LINE_EVERY && last.0 != BootInstant::ZERO {
-            last.1 += 1;
+        let same = told.latest.iter().any(|(last, at)| last == why && now < *at + SAME_EVERY);
+        if same || told.latest.back().is_some_and(|(_, at)| now < *at + LINE_EVERY) {
+            told.left_out += 1;
             return;
         }
-        match std::mem::replace(&mut *last, (now, 0)).1 {
-            0 => warn!("{text}"),
-            others => warn!("{text}; {others} other lines were left out"),
+        told.latest.retain(|(last, _)| last != why);
+        if told.latest.len() == LINES_KEPT {
+            told.latest.pop_front();
+        }
+        told.latest.push_back((why.to_owned(), now));
+        match std::mem::take(&mut told.left_out) {
+            0 => warn!("{who}{why}"),
+            others => warn!("{who}{why}; {others} other lines were left out"),
         }
     }
 }
@@ -77,7 +116,7 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
             let (tcp, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    self.lines.warn(&format!("no connection can be taken: {error}"));
+                    self.lines.warn("no connection can be taken: ", &error.to_string());
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -85,7 +124,7 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
             let (Ok(stranger), Ok(guest)) =
                 (Arc::clone(&strangers).try_acquire_owned(), Arc::clone(&guests).try_acquire_owned())
             else {
-                self.lines.warn("a connection is closed: there are too many");
+                self.lines.warn("a connection is closed: ", "there are too many");
                 continue;
             };
             let desk = Arc::clone(&self);
@@ -95,37 +134,41 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
                 drop(stranger);
                 match outcome {
                     Ok(caller) => desk.serve(caller).await,
-                    Err(why) => desk.lines.warn(&why),
+                    Err(why) => desk.lines.warn(&format!("a connection from {from} is cut: "), &why),
                 }
             });
         }
     }
 
-    async fn welcome(
-        &self,
-        tcp: TcpStream,
-        from: std::net::SocketAddr,
-    ) -> core::result::Result<Caller, String> {
-        handshake::accept(&self.own, tcp, from, |badge| self.admit(badge)).await
+    async fn welcome(&self, tcp: TcpStream, from: SocketAddr) -> core::result::Result<Caller, String> {
+        handshake::accept(&self.own, tcp, |badge, trial| self.admit(badge, from.ip(), trial)).await
     }
 
     /// One process at a time is a member: two that use copies of one state would vote twice.
-    fn admit(&self, badge: &Badge) -> core::result::Result<(), Refused> {
+    fn admit(&self, badge: &Badge, from: IpAddr, trial: bool) -> core::result::Result<(), Refused> {
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = clock::now();
-        if let Some(guest) = guests.get(&badge.name).filter(|guest| guest.run != badge.run) {
-            let heard = BootInstant::from_nanos(guest.heard.load(Ordering::Relaxed));
-            if Arc::strong_count(&guest.heard) > 1 && now < heard + self.own.config.timing.ttl {
-                return Err(Refused::for_now(format!(
-                    "another process is {} as well; two processes may not use copies of one state",
-                    badge.name
-                )));
-            }
+        let other = guests.get(&badge.name).filter(|guest| guest.run != badge.run);
+        if let Some(Guest { from, heard, .. }) = other
+            && Arc::strong_count(heard) > 1
+            && clock::now() < heard.at() + self.own.config.timing.ttl
+        {
+            return Err(Refused::for_now(format!(
+                "another process at {from} is {name} as well: both use one state or copies of it, and would vote twice; stop one of them, and if both machines are needed, make a state of its own for one, under another name, with incumbent peer init --join",
+                name = badge.name
+            )));
         }
-        if guests.get(&badge.name).is_none_or(|guest| guest.run != badge.run) {
-            let heard = Arc::new(AtomicU64::new(now.as_nanos()));
-            guests.insert(badge.name.clone(), Guest { run: badge.run, heard });
+        if trial {
+            return Ok(());
         }
+        if let Some(other) = other {
+            other.heard.replaced.store(true, Ordering::Relaxed);
+            guests.remove(&badge.name);
+        }
+        guests.entry(badge.name.clone()).or_insert_with(|| {
+            let heard = Heard { at_nanos: AtomicU64::new(0), replaced: AtomicBool::new(false) };
+            heard.touch();
+            Guest { run: badge.run, from, heard: Arc::new(heard) }
+        });
         Ok(())
     }
 
@@ -138,7 +181,8 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
         let (out, outbox) = mpsc::channel(64);
         let mut tasks = JoinSet::new();
         // Of its own, so that an answer that nobody takes keeps nobody from being heard.
-        tasks.spawn(write(sink, outbox));
+        let mut writer = JoinSet::new();
+        writer.spawn(write(sink, outbox));
         let (cut, mut cuts) = mpsc::channel(1);
         loop {
             let frame = tokio::select! {
@@ -148,13 +192,16 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
             };
             let Some(frame) = frame else { break };
             while tasks.try_join_next().is_some() {}
-            if let Some(heard) = &heard {
-                heard.store(clock::now().as_nanos(), Ordering::Relaxed);
-            }
-            let understood = match frame {
-                Ok(frame) => wire::decode::<Forth<M>>(&frame).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
+            let understood = match (frame, &heard) {
+                (_, Some(heard)) if heard.replaced.load(Ordering::Relaxed) => {
+                    Err("another process is this peer now".to_owned())
+                }
+                (Ok(frame), _) => wire::decode::<Forth<M>>(&frame).map_err(|error| error.to_string()),
+                (Err(error), _) => Err(error.to_string()),
             };
+            if let Some(heard) = &heard {
+                heard.touch();
+            }
             let outcome = match understood {
                 Ok(Forth::Say(say)) => match &badge {
                     Some(badge) if say.envelope.from == badge.name => self
@@ -194,7 +241,16 @@ impl<M: DeserializeOwned + Send + 'static> Desk<M> {
             };
             if let Err(why) = outcome {
                 let who = badge.as_ref().map_or("somebody who asks", |badge| badge.name.as_str());
-                self.lines.warn(&format!("the connection from {who} is cut: {why}"));
+                self.lines.warn(&format!("the connection from {who} is cut: "), &why);
+                tasks.shutdown().await;
+                let farewell = async move {
+                    if let Ok(frame) = wire::encode(&Back::Cut(why)) {
+                        let _ = out.send(frame).await;
+                    }
+                    drop(out);
+                    writer.join_next().await;
+                };
+                let _ = tokio::time::timeout(FAREWELL, farewell).await;
                 return;
             }
         }

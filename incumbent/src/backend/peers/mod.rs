@@ -6,6 +6,8 @@ mod config;
 mod data;
 mod disk;
 mod handshake;
+#[cfg(test)]
+mod hostile;
 mod known;
 mod link;
 mod listen;
@@ -16,6 +18,7 @@ pub(crate) mod public;
 mod roster;
 mod seat;
 mod state;
+mod trial;
 mod wire;
 
 use std::fmt;
@@ -228,6 +231,7 @@ impl Backend for PeersBackend {
         Box::pin(async move {
             let Some(node) = self.joined() else {
                 let mut advice = self.asker().advice().await;
+                advice.extend(trial::run(&self.config).await?);
                 self.asker().refresh().await?;
                 advice.extend(self.config.behind());
                 let count = self.config.roster.get().members.len();

@@ -219,14 +219,7 @@ impl<P: Protocol> Desktop<P> {
     ) -> Result<(Desktop<P>, mpsc::UnboundedSender<Call>, Writer)> {
         let data_version = data::read_first(config)?;
         let (folder, mut state) = patiently(config.patience(), async || Folder::open(dir)).await?;
-        if state.name != *name {
-            let text = format!(
-                "{} is the state of {}, not of {name}; give each peer a state of its own",
-                dir.display(),
-                state.name
-            );
-            return Err(config.error(ErrorKind::InvalidConfig, text));
-        }
+        own_state(config, name, dir, &state)?;
         let listener = patiently(config.patience(), async || bind(config, name).await).await?;
         let started_at = clock::now();
         let address = listener.local_addr().map_err(|error| {
@@ -243,26 +236,16 @@ impl<P: Protocol> Desktop<P> {
                 membership
             }
         };
-        if membership.list.version == 1 && membership.list != first {
-            let (kept, told) = (roster::text(&membership.list), roster::text(&first));
-            let text = format!(
-                "{name} took part as one of peers={kept}, and is told peers={told}; a list is changed with incumbent peer add and incumbent peer remove"
-            );
-            return Err(config.error(ErrorKind::InvalidConfig, text));
-        }
-        if membership.list.version > 0 {
-            config.roster.set(&membership.list)?;
-        } else {
-            config.roster.clear();
-        }
+        own_list(config, name, &membership.list)?;
         let (cluster, own_nonce, known) = (state.cluster.clone(), state.nonce, state.known.clone());
         let state = Arc::new(Mutex::new(state));
         let (tell, written) = mpsc::unbounded_channel();
-        let (disk, writer) = Disk::start(folder, Arc::clone(&state), move |news| drop(tell.send(news)))?;
         let badge = Badge { name: name.clone(), nonce: own_nonce, run: nonce()? };
-        let known = Arc::new(Known::new(known, disk.clone()));
+        folder.sign(badge.run);
+        let (disk, writer) = Disk::start(folder, Arc::clone(&state), move |news| drop(tell.send(news)))?;
+        let known = Arc::new(Known::new(known, Some(disk.clone())));
         let member = Some(Membership { cluster: cluster.clone(), badge, known });
-        let own = Own { config: Arc::clone(config), member };
+        let own = Own { config: Arc::clone(config), member, trial: false };
         let (changed, links_changed) = mpsc::channel(1);
         let notes = Arc::new(Notes {
             config: Arc::clone(config),
@@ -413,7 +396,7 @@ impl<P: Protocol> Desktop<P> {
             Input::Said(say, cut) => {
                 let election = say.election.clone();
                 if let Err(error) = self.seat(&election) {
-                    return self.lines.warn(&error.to_string());
+                    return self.lines.warn("", &error.to_string());
                 }
                 let (from, list) = (say.envelope.from.clone(), say.envelope.list);
                 let mut refused = None;
@@ -429,7 +412,8 @@ impl<P: Protocol> Desktop<P> {
                 let mut refused = None;
                 self.lists(|now, members| refused = members.handle_message(now, envelope).err());
                 if let Some(refused) = refused {
-                    self.lines.warn(&format!("a message of {from} about the list is refused: {refused}"));
+                    let who = format!("a message of {from} about the list is refused: ");
+                    self.lines.warn(&who, &refused.to_string());
                 }
             }
             Input::TellList(answer) => {
@@ -590,6 +574,36 @@ impl<P: Protocol> Desktop<P> {
         }
         advice
     }
+}
+
+/// Refuses the state of another peer.
+pub(super) fn own_state(config: &Config, name: &CandidateId, dir: &Path, state: &State) -> Result<()> {
+    if state.name == *name {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is the state of {}, not of {name}; give each peer a state of its own",
+        dir.display(),
+        state.name
+    );
+    Err(config.error(ErrorKind::InvalidConfig, text))
+}
+
+/// Puts in force the list that stands in this peer's state.
+pub(super) fn own_list(config: &Config, name: &CandidateId, list: &List) -> Result<()> {
+    let first = roster::first(&config.members);
+    if list.version == 1 && *list != first {
+        let (kept, told) = (roster::text(list), roster::text(&first));
+        let text = format!(
+            "{name} took part as one of peers={kept}, and is told peers={told}; a list is changed with incumbent peer add and incumbent peer remove"
+        );
+        return Err(config.error(ErrorKind::InvalidConfig, text));
+    }
+    if list.version == 0 {
+        config.roster.clear();
+        return Ok(());
+    }
+    config.roster.set(list)
 }
 
 /// What an even number of peers means.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,7 @@ impl State {
 pub(super) struct Folder {
     dir: PathBuf,
     /// Held as long as this lives.
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
@@ -114,7 +114,7 @@ impl Folder {
     /// If there is one already, or the folder cannot be written.
     pub(super) fn init(dir: &Path, state: &State) -> Result<()> {
         fs::create_dir_all(dir.join("notes")).map_err(|error| unwritable(dir, error))?;
-        let folder = Folder { dir: dir.to_owned(), _lock: lock(dir)? };
+        let folder = Folder { dir: dir.to_owned(), lock: lock(dir)? };
         if folder.state_file().exists() {
             let text = format!(
                 "{} is the state of a peer already; it is kept as it is, since a peer that forgets what it promised can make two leaders",
@@ -136,16 +136,18 @@ impl Folder {
     pub(super) fn open(dir: &Path) -> Result<(Folder, State)> {
         let path = dir.join("state");
         if !path.exists() {
-            let text = format!(
-                "{} is not there: a new peer's state is made with incumbent peer init; if this peer has taken part before, its state is lost, and it must not come back under its name",
-                path.display()
-            );
-            return Err(Error::new(ErrorKind::InvalidConfig, text));
+            return Err(missing(&path));
         }
-        let folder = Folder { dir: dir.to_owned(), _lock: lock(dir)? };
+        let folder = Folder { dir: dir.to_owned(), lock: lock(dir)? };
         let state = read::<State>(&path)?;
         let state = state.ok_or_else(|| corrupt(&path, "it vanished"))?;
         Ok((folder, state))
+    }
+
+    /// Says in the lock which run of the peer holds it, for [`look`].
+    pub(super) fn sign(&self, run: Nonce) {
+        // Without it nothing is missing but a check of who looks.
+        let _ = self.lock.set_len(0).and_then(|()| (&self.lock).write_all(&run.0.to_le_bytes()));
     }
 
     pub(super) fn write_state(&self, bytes: &[u8]) -> Result<()> {
@@ -205,6 +207,48 @@ impl Folder {
         };
         written().map_err(|error| unwritable(path, error))
     }
+}
+
+/// Who uses a state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum User {
+    Nobody,
+    /// This run of the peer, in another process.
+    Run(Nonce),
+    /// A process that has not said which run it is.
+    Somebody,
+}
+
+/// Reads a state that this process does not take. `None`: this user must not read it.
+///
+/// # Errors
+/// As [`Folder::open`], of what it reads.
+pub(super) fn look(dir: &Path) -> Result<Option<(State, User)>> {
+    let path = dir.join("state");
+    if File::open(&path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        return Ok(None);
+    }
+    let state = read::<State>(&path)?.ok_or_else(|| missing(&path))?;
+    let user = match File::open(dir.join("lock")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => User::Nobody,
+        Err(_) => User::Somebody,
+        // Given back at once; a peer that starts just now tries for longer.
+        Ok(lock) if lock.try_lock_shared().is_ok() => User::Nobody,
+        Ok(mut lock) => {
+            let mut run = [0; 16];
+            let signed = lock.read_exact(&mut run).is_ok();
+            if signed { User::Run(Nonce(u128::from_le_bytes(run))) } else { User::Somebody }
+        }
+    };
+    Ok(Some((state, user)))
+}
+
+fn missing(path: &Path) -> Error {
+    let text = format!(
+        "{} is not there: a new peer's state is made with incumbent peer init; if this peer has taken part before, its state is lost, and it must not come back under its name",
+        path.display()
+    );
+    Error::new(ErrorKind::InvalidConfig, text)
 }
 
 fn lock(dir: &Path) -> Result<File> {
@@ -360,7 +404,12 @@ mod tests {
         assert_eq!(read, state());
         let again = Folder::open(&dir).expect_err("two processes").to_string();
         assert!(again.contains("another process is this peer"), "{again}");
+        let seen = |user| assert_eq!(look(&dir).expect("readable"), Some((state(), user)));
+        seen(User::Somebody);
+        folder.sign(Nonce(5));
+        seen(User::Run(Nonce(5)));
         drop(folder);
+        seen(User::Nobody);
         let again = Folder::init(&dir, &state()).expect_err("made twice").to_string();
         assert!(again.contains("already"), "{again}");
     }

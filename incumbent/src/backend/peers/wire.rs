@@ -97,8 +97,13 @@ impl Register {
 /// To who dialed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Back {
-    Answer { number: u64, answer: core::result::Result<Answer, Failure> },
+    Answer {
+        number: u64,
+        answer: core::result::Result<Answer, Failure>,
+    },
     Changed(ElectionName),
+    /// The last frame: why the connection is cut.
+    Cut(String),
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
