@@ -17,7 +17,7 @@ mod passing;
 
 pub use self::message::{Message, Number, Word};
 
-use self::passing::Passing;
+use self::passing::{Passing, attempts_of};
 use super::claim::{Claimant, Rank};
 use super::member::Member;
 use super::peer::Peer;
@@ -51,7 +51,7 @@ pub struct Ring {
     criterion: Criterion,
     circulation: Circulation,
     state: State,
-    /// The latest attempt. A restart does not begin with an old one again.
+    /// The latest attempt. Those of one life rise, and a restart does not begin with an old one again.
     attempt: u64,
     passing: Passing,
 }
@@ -73,7 +73,7 @@ impl Member for Ring {
         let RingConfig { claim: ClaimConfig { peers, majority, criterion }, circulation } = config;
         let peer = Peer::new(peers, majority, durable, seed, started_at)?;
         let (state, passing) = (State::Idle, Passing::default());
-        Ok(Ring { peer, criterion, circulation, state, attempt: seed as u64, passing })
+        Ok(Ring { peer, criterion, circulation, state, attempt: attempts_of(seed), passing })
     }
 
     fn peer(&self) -> &Peer<Message> {
@@ -134,8 +134,15 @@ impl Member for Ring {
 
     /// Gives what was not confirmed to the next peer but one.
     fn tend(&mut self, now: BootInstant) {
-        while let Some(word) = self.passing.unconfirmed(now, &self.peer.config.timing) {
-            self.pass(now, word);
+        while let Some((word, silent)) = self.passing.unconfirmed(now, &self.peer.config.timing) {
+            let own = word.owner() == &self.peer.config.id;
+            let overtaken = match own {
+                true => !word.is_elected() && word.attempt() != self.attempt,
+                false => self.passing.is_overtaken(&word),
+            };
+            if !overtaken {
+                self.pass_by(now, word, Some(&silent));
+            }
         }
     }
 
@@ -228,12 +235,18 @@ impl Ring {
 
     // ---- everybody ----
 
-    /// Gives `word` to the next peer that is not dead.
     fn pass(&mut self, now: BootInstant, word: Word) {
+        self.pass_by(now, word, None);
+    }
+
+    /// Gives `word` to the next peer that is not dead, behind the one that did not confirm it: to each one once.
+    fn pass_by(&mut self, now: BootInstant, word: Word, silent: Option<&CandidateId>) {
         let id = &self.peer.config.id;
         let members = || self.peer.config.list.members.keys();
-        let mut around = members().filter(|peer| *peer > id).chain(members().filter(|peer| *peer < id));
-        match around.find(|peer| !self.passing.is_dead(now, peer)).cloned() {
+        let around = members().filter(|peer| *peer > id).chain(members().filter(|peer| *peer < id));
+        let tried = |peer: &&CandidateId| silent.is_some_and(|silent| *peer != silent);
+        let mut left = around.skip_while(tried).skip(usize::from(silent.is_some()));
+        match left.find(|peer| !self.passing.is_dead(now, peer)).cloned() {
             Some(next) => {
                 let until = self.peer.config.timing.hop_end(now);
                 let hop = self.passing.pass(next.clone(), word.clone(), until);

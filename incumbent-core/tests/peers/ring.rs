@@ -34,12 +34,13 @@ fn node(name: &str, majority: bool) -> Node<Ring> {
     Node::new(ring(&peers, majority, Circulation::Greatest), &peers, 0)
 }
 
-/// The seed of every peer here is 7, and this its first attempt.
 fn election(name: &str, hops: u32, ready: u32) -> Word {
-    attempted(name, 8, hops, ready)
+    attempted(name, 1, hops, ready)
 }
 
+/// The seed of every peer here is 7.
 fn attempted(name: &str, attempt: u64, hops: u32, ready: u32) -> Word {
+    let attempt = (7 << 32) + attempt;
     let number = Number { id: id(name), data_version: 0 };
     Word::Election { number, attempt, surrendered: None, hops, ready }
 }
@@ -149,17 +150,43 @@ fn the_ring_is_repaired_past_dead_neighbours() {
     // The dead one is passed by from now on, until it is heard.
     assert!(passed(peer.hears(LATE + 101, "b", 0, pass(election("e", 1, 1))))[0].0 == "e");
     peer.hears(LATE + 102, "d", 0, Message::Received { hop: 1 });
-    assert!(passed(peer.hears(LATE + 103, "b", 0, pass(attempted("e", 9, 1, 1))))[0].0 == "d");
+    assert!(passed(peer.hears(LATE + 103, "b", 0, pass(attempted("e", 2, 1, 1))))[0].0 == "d");
     // A word that comes twice, since its hop was repeated, is passed on once.
-    assert_eq!(passed(peer.hears(LATE + 104, "b", 0, pass(attempted("e", 9, 1, 1)))), []);
+    assert_eq!(passed(peer.hears(LATE + 104, "b", 0, pass(attempted("e", 2, 1, 1)))), []);
+}
+
+/// Of what overtakes each other on a slow network, each attempt is passed on once, and none that came after a later one.
+#[test]
+fn an_attempt_is_passed_on_once() {
+    let mut peer = node("c", false);
+    let mut passes = |life: u64, attempt| {
+        let number = Number { id: id("e"), data_version: 0 };
+        let attempt = (life << 32) + attempt;
+        let word = Word::Election { number, attempt, surrendered: None, hops: 1, ready: 1 };
+        !passed(peer.hears(1, "b", 0, pass(word))).is_empty()
+    };
+    for (life, attempt, new) in [
+        (7, 1, true),
+        (7, 2, true),
+        (7, 1, false),
+        (7, 2, false),
+        // It was started again; what it said before may still come.
+        (3, 1, true),
+        (7, 2, false),
+        (7, 3, true),
+        (3, 1, false),
+        (3, 2, true),
+    ] {
+        assert_eq!(passes(life, attempt), new, "{life} {attempt}");
+    }
 }
 
 /// A number whose owner has died does not go around for ever.
 #[test]
 fn a_number_without_an_owner_dies() {
     let mut peer = node("c", false);
-    assert_eq!(passed(peer.hears(1, "b", 0, pass(attempted("e", 8, 4, 1)))).len(), 1);
-    assert_eq!(passed(peer.hears(1, "b", 0, pass(attempted("e", 9, 5, 1)))).len(), 0);
+    assert_eq!(passed(peer.hears(1, "b", 0, pass(attempted("e", 1, 4, 1)))).len(), 1);
+    assert_eq!(passed(peer.hears(1, "b", 0, pass(attempted("e", 2, 5, 1)))).len(), 0);
 }
 
 /// Whoever sees a coordinator alive holds no election for another.
@@ -169,7 +196,7 @@ fn a_peer_that_hears_a_coordinator_passes_nothing_on() {
     let claim = Claim { round: 2, established: true, ballot: Ballot { data_version: 0, surrendered: None } };
     peer.hears(LATE, "d", 3, Message::Heartbeat(claim));
     assert_eq!(passed(peer.hears(LATE + 900, "b", 3, pass(election("e", 1, 1)))), []);
-    assert_eq!(passed(peer.hears(LATE + 1_001, "b", 3, pass(attempted("e", 9, 1, 1)))).len(), 1);
+    assert_eq!(passed(peer.hears(LATE + 1_001, "b", 3, pass(attempted("e", 2, 1, 1)))).len(), 1);
 }
 
 /// Where the network falls apart each part has its coordinator, unless a majority decides; healed, there is one.

@@ -263,12 +263,24 @@ impl<'a, P: Simulated> World<'a, P> {
 
     // ---- the end ----
 
-    fn judge(self) -> Outcome {
+    fn judge(mut self) -> Outcome {
+        let (sent, most) = (self.messages.values().sum::<u64>(), self.messages_max());
+        if sent > most {
+            let what = format!("{sent} messages were sent, more than {most}");
+            self.history.violated("P5", self.now, what);
+        }
         let majority = self.plan.options.majority;
         let promises = Promises { excludes: majority, orders: majority };
         let core = Core { members: &self.core, bound: self.plan.takeover_bound() };
         let core = self.is_electable().then_some(core);
         self.history.judge(self.plan, promises, core, self.messages)
+    }
+
+    /// In each ttl a leader's rounds, and from each peer a few attempts. One takes n(n-1) messages at worst, by Bully as on a ring
+    /// that has to be repaired everywhere, and as many confirmations.
+    fn messages_max(&self) -> u64 {
+        let (peers, ttls) = (self.nodes.len() as u64, self.plan.end_at_ns.div_ceil(self.plan.options.ttl()));
+        ttls * (4 * peers.pow(3) + 40 * peers)
     }
 
     /// Whether one of the core can get the votes: it may lead, and, where that counts, is behind no more than a minority of all.

@@ -1,8 +1,9 @@
 //! What is simulated, and what each protocol says when it votes and when it leads.
 
+use incumbent_core::CandidateId;
 use incumbent_core::peers::bully::{self, Bully};
 use incumbent_core::peers::raft::{self, Raft};
-use incumbent_core::peers::ring::{self, Circulation, Ring, RingConfig};
+use incumbent_core::peers::ring::{self, Circulation, Ring, RingConfig, Word};
 use incumbent_core::peers::{Acknowledgement, Claim, ClaimConfig, Config, Criterion, Envelope, Protocol};
 
 pub(super) trait Subject: Protocol {
@@ -22,6 +23,11 @@ pub(super) trait Subject: Protocol {
 
     /// Whether only the one leader of a term may say this.
     fn leads(setting: Self::Setting, message: &Self::Message) -> bool;
+
+    /// What names a word that goes around: its owner, its attempt or epoch, and whether that one is elected.
+    fn word(_message: &Self::Message) -> Option<(CandidateId, u64, bool)> {
+        None
+    }
 }
 
 impl Subject for Raft {
@@ -119,5 +125,14 @@ impl Subject for Ring {
 
     fn leads(setting: Claims, message: &ring::Message) -> bool {
         matches!(message, ring::Message::Heartbeat(claim) if setting.leads(claim))
+    }
+
+    fn word(message: &ring::Message) -> Option<(CandidateId, u64, bool)> {
+        let ring::Message::Pass { word, .. } = message else { return None };
+        Some(match word {
+            Word::Election { number, attempt, .. } => (number.id.clone(), *attempt, false),
+            Word::Collect { starter, attempt, .. } => (starter.clone(), *attempt, false),
+            Word::Elected { coordinator, epoch, .. } => (coordinator.clone(), epoch.0, true),
+        })
     }
 }

@@ -132,6 +132,8 @@ pub(super) struct World<P: Subject> {
     /// Who sent heartbeats in a term, in which of its lives.
     leader_of: BTreeMap<Term, (CandidateId, u32)>,
     elected: BTreeSet<Term>,
+    /// To how many a peer, in one of its lives, has given a word that goes around.
+    passed: BTreeMap<(usize, u32, (CandidateId, u64, bool)), usize>,
     pub(super) counts: Counts,
 }
 
@@ -187,6 +189,7 @@ impl<P: Subject> World<P> {
             cut: BTreeSet::new(),
             leader_of: BTreeMap::new(),
             elected: BTreeSet::new(),
+            passed: BTreeMap::new(),
             counts: Counts::default(),
         };
         for node in 0..count {
@@ -353,6 +356,12 @@ impl<P: Subject> World<P> {
             let leader = (envelope.from.clone(), self.nodes[from].life);
             let first = self.leader_of.entry(envelope.term).or_insert_with(|| leader.clone());
             assert_eq!(*first, leader, "two leaders in term {}", envelope.term);
+        }
+        if let Some(word) = P::word(&envelope.message) {
+            // On a ring that holds once; on one that is repaired, once to each other peer: n(n-1) messages for each attempt.
+            let given = self.passed.entry((from, self.nodes[from].life, word)).or_default();
+            *given += 1;
+            assert!(*given < self.nodes.len(), "given to a peer twice: {envelope:?}");
         }
         let to = self.index(&envelope.to);
         if self.cut.contains(&(from, to)) {
