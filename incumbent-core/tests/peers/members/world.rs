@@ -83,6 +83,8 @@ pub(super) struct World {
     lists: BTreeMap<u64, List>,
     /// Who led in a term. Over lists, too, a token is given once.
     tokens: BTreeMap<Term, (usize, u64)>,
+    /// Under which lists a vote in a term, or the acknowledgement of a round, was asked for.
+    asked: BTreeMap<(usize, Term, Option<u64>), BTreeSet<u64>>,
     counts: Counts,
 }
 
@@ -125,6 +127,7 @@ impl World {
             attack: dice.percent(50),
             lists: BTreeMap::from([(1, first)]),
             tokens: BTreeMap::new(),
+            asked: BTreeMap::new(),
             counts: Counts::default(),
             dice,
         };
@@ -294,6 +297,7 @@ impl World {
                 }
                 Output::Send(envelope) => {
                     let to = self.index(&envelope.to);
+                    self.heed(n, to, &envelope);
                     if let Some(at) = self.arrival(n, to) {
                         self.at(at, Happening::Votes(envelope));
                     }
@@ -330,6 +334,31 @@ impl World {
             let at = node.true_time(due).max(self.now + 1);
             self.at(at, Happening::Wake { node: n, life });
         }
+    }
+
+    /// Rule 1: no vote and no acknowledgement for who asked under an older list, or under one more than a step newer.
+    fn heed(&mut self, from: usize, to: usize, envelope: &Envelope<Message>) {
+        let own = envelope.list;
+        let granted = match &envelope.message {
+            Message::Vote(_) => {
+                self.asked.entry((from, envelope.term, None)).or_default().insert(own);
+                return;
+            }
+            Message::Heartbeat { round } => {
+                self.asked.entry((from, envelope.term, Some(*round))).or_default().insert(own);
+                return;
+            }
+            Message::VoteAnswer { asked, granted: true } => (to, *asked, None),
+            Message::HeartbeatAnswer(answer) if answer.asked == envelope.term => {
+                (to, answer.asked, Some(answer.round))
+            }
+            _ => return,
+        };
+        let lists = self.asked.get(&granted).expect("an answer to what was asked");
+        assert!(
+            lists.iter().any(|list| *list == own || *list == own + 1),
+            "{from}, under list {own}, grants what was asked under {lists:?}: {envelope:?}"
+        );
     }
 
     /// When a message arrives, if it does.
