@@ -74,6 +74,7 @@ fn lists_that_disagree_are_refused_and_both_are_named() {
     // One that comes for the first time has no list of its own to compare with, and is told by the others.
     let peers = Peers::start(&["a"], 2, "5s");
     let there = format!("v2=127.0.0.1:{}", peers.port("v2"));
+    let other = there.replace("127.0.0.1", "localhost");
     told(&peers, &peers.url_of("a").replace(&there, &other), TTL, "both as list 1");
 }
 
@@ -95,9 +96,9 @@ fn a_copied_state_in_a_second_process_is_refused_and_told_so() {
         .replace(&format!("a=127.0.0.1:{}", peers.port("a")), &format!("a=127.0.0.1:{}", port.number()));
     // Once the second list is on its disk.
     let copied = || {
-        ["state", "lock"]
-            .iter()
-            .for_each(|file| drop(fs::copy(from.join(file), to.join(file)).expect("copied")));
+        for file in ["state", "lock"] {
+            fs::copy(from.join(file), to.join(file)).expect("copied");
+        }
         let (_, out, _) = peers.world.output(&["doctor", "--on", &copy, TTL]);
         out.contains("another process at 127.0.0.1 is a as well")
     };

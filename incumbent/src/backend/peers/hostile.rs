@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use incumbent_core::peers::raft::{Message, Raft};
-use incumbent_core::peers::register::Ask;
-use incumbent_core::peers::{Ballot, Claim, Envelope, Term, members};
+use incumbent_core::peers::register::{Ask, Ballot};
+use incumbent_core::peers::{Envelope, Term, members};
 use incumbent_core::{Authority, CandidateId, ElectionName, Nonce, Note, Settings};
 use testkit::Port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,14 +77,13 @@ async fn cut(mut connection: Connection) -> String {
 }
 
 fn heartbeat(change: impl FnOnce(&mut Envelope<Message>)) -> Vec<u8> {
-    let ballot = Ballot { data_version: 0, surrendered: None };
     let mut envelope = Envelope {
         cluster: Authority::new("test"),
         list: 1,
         from: id("b"),
         to: id("a"),
         term: Term(1),
-        message: Message::Heartbeat(Claim { round: 1, established: true, ballot }),
+        message: Message::Heartbeat { round: 1 },
     };
     change(&mut envelope);
     let election = ElectionName::new("billing").expect("a name");
@@ -102,8 +101,7 @@ async fn a_message_that_is_refused_cuts_its_connection_and_nothing_else() {
     let mut good = dial(&own).await;
     assert!(is_answered(&mut good).await);
     let register = Register::new(&ElectionName::new("billing").expect("a name"), Note::Checkpoint);
-    let only_a_member =
-        Question::Register(1, register, Ask::Prepare(incumbent_core::peers::register::Ballot::ZERO));
+    let only_a_member = Question::Register(1, register, Ask::Prepare(Ballot::ZERO));
     let list = Envelope {
         cluster: Authority::new("test"),
         list: 1,
@@ -149,7 +147,7 @@ async fn a_message_that_is_refused_cuts_its_connection_and_nothing_else() {
         .expect("sent");
     assert!(cut(bad).await.contains("what only a member may"));
     // One of a list that is on its way is no fault.
-    good.send(heartbeat(|message| message.list = 3).into()).await.expect("sent");
+    good.send(Bytes::from(heartbeat(|message| message.list = 3))).await.expect("sent");
     assert!(is_answered(&mut good).await);
     assert!(is_answered(&mut dial(&own).await).await);
     drop(node);

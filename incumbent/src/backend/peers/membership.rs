@@ -157,6 +157,9 @@ impl<P: Protocol> Desktop<P> {
             return warn!(%error, "list {} of the peers cannot be put in force", list.version);
         }
         info!("list {} of the peers is in force: {}", list.version, roster::text(list));
+        if let Some(behind) = self.config.behind() {
+            warn!("{behind}");
+        }
         let elections: Vec<_> = self.seats.keys().cloned().collect();
         for election in elections {
             let list = list.clone();
