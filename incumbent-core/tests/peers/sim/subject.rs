@@ -6,6 +6,9 @@ use incumbent_core::peers::raft::{self, Raft};
 use incumbent_core::peers::ring::{self, Circulation, Ring, RingConfig, Word};
 use incumbent_core::peers::{Acknowledgement, Claim, ClaimConfig, Config, Criterion, Envelope, Protocol};
 
+/// A word that goes around: its owner, its attempt or epoch, and whether that one is elected.
+pub(super) type Name = (CandidateId, u64, bool);
+
 pub(super) trait Subject: Protocol {
     /// What is the same at all peers of a run.
     type Setting: Copy;
@@ -24,8 +27,8 @@ pub(super) trait Subject: Protocol {
     /// Whether only the one leader of a term may say this.
     fn leads(setting: Self::Setting, message: &Self::Message) -> bool;
 
-    /// What names a word that goes around: its owner, its attempt or epoch, and whether that one is elected.
-    fn word(_message: &Self::Message) -> Option<(CandidateId, u64, bool)> {
+    /// The word that goes around with this message.
+    fn word(_message: &Self::Message) -> Option<Name> {
         None
     }
 }
@@ -127,7 +130,7 @@ impl Subject for Ring {
         matches!(message, ring::Message::Heartbeat(claim) if setting.leads(claim))
     }
 
-    fn word(message: &ring::Message) -> Option<(CandidateId, u64, bool)> {
+    fn word(message: &ring::Message) -> Option<Name> {
         let ring::Message::Pass { word, .. } = message else { return None };
         Some(match word {
             Word::Election { number, attempt, .. } => (number.id.clone(), *attempt, false),

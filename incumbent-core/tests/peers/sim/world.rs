@@ -10,7 +10,7 @@ use incumbent_core::peers::{
 use incumbent_core::timing::PeerTiming;
 use incumbent_core::{Authority, BootInstant, CandidateId};
 
-use super::subject::Subject;
+use super::subject::{Name, Subject};
 use crate::dice::Dice;
 use crate::net::{LIST, id};
 
@@ -133,7 +133,7 @@ pub(super) struct World<P: Subject> {
     leader_of: BTreeMap<Term, (CandidateId, u32)>,
     elected: BTreeSet<Term>,
     /// To how many a peer, in one of its lives, has given a word that goes around.
-    passed: BTreeMap<(usize, u32, (CandidateId, u64, bool)), usize>,
+    passed: BTreeMap<(usize, u32, Name), usize>,
     pub(super) counts: Counts,
 }
 
