@@ -314,7 +314,10 @@ impl Elector {
                 self.renewed(now, pending.issued_at, renewed);
             }
             (Kind::Release, Answer::Release(Ok(()))) => {
-                self.recovered();
+                // Without a grant there may have been nothing to ask the store for.
+                if matches!(&self.state, State::Over(over) if over.grant.is_some()) {
+                    self.recovered();
+                }
                 self.tell_released(now);
                 self.released(now);
             }
