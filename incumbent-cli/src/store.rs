@@ -140,8 +140,10 @@ impl Store {
     }
 
     fn password_warning(&self) -> Option<&'static str> {
-        let shown = self.source == Source::Flag && incumbent::redact(&self.url) != self.url;
-        shown.then_some(
+        // What stands for a port and is none is hidden as well, but it may be no more than a typing error.
+        let shown = self.shown();
+        let has_secret = shown != self.url && (shown.contains("***@") || shown.contains("=***"));
+        (self.source == Source::Flag && has_secret).then_some(
             "the password in --on can be read by every user of this machine; put the URL into INCUMBENT_ON or use ?password_file=PATH",
         )
     }
