@@ -37,14 +37,25 @@ impl BootInstant {
     }
 }
 
-/// A span as messages write it: exact, with a space before its unit, as in `10 ms` or `1.5 s`.
+/// A span as messages write it: exact, with a space before its unit, as in `10 ms`, `1.5 s` or `24 h`.
 pub fn exact(span: Duration) -> String {
     if span.is_zero() {
         return "0 s".to_owned();
     }
+    let seconds = span.as_secs();
+    if span.subsec_nanos() == 0 && seconds % 3600 == 0 {
+        return format!("{} h", seconds / 3600);
+    }
     let text = format!("{span:?}");
     let unit = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     format!("{} {}", &text[..unit], &text[unit..])
+}
+
+/// A span as messages write it, in three significant digits, as in `1.67 s`.
+pub fn rounded(span: Duration) -> String {
+    let nanos = span.as_nanos().min(u64::MAX.into()) as u64;
+    let grain = 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2));
+    exact(Duration::from_nanos(nanos.saturating_add(grain / 2) / grain * grain))
 }
 
 const fn nanos(duration: Duration) -> u64 {

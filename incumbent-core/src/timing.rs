@@ -8,7 +8,7 @@ pub use self::peers::PeerTiming;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
-use crate::time::{BootInstant, exact};
+use crate::time::{BootInstant, exact, rounded};
 
 /// The default lease duration.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
@@ -113,25 +113,27 @@ impl Timing {
             drain: settings.drain,
             drift_ppm: settings.drift_ppm,
         };
-        timing.check()?;
+        timing.check(settings.margin.is_some())?;
         Ok(timing)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, margin_given: bool) -> Result<()> {
         let drift = self.drift(self.ttl);
         let retry = self.call_timeout + self.retry_pause;
         let parts = [self.renew_interval, retry, self.grace, self.margin, self.slack, drift];
         let sum = parts.into_iter().fold(Duration::ZERO, Duration::saturating_add);
         if sum >= self.ttl {
+            // Who did not set a margin may not be able to.
+            let lower = if margin_given { "grace or margin" } else { "grace" };
             return Err(invalid(format!(
-                "the intervals do not fit into the ttl: renew interval {} + retry {} + grace {} + margin {} + slack {} + drift {} = {}, which must be less than ttl {}; raise ttl or lower grace or margin",
-                exact(self.renew_interval),
-                exact(retry),
+                "the intervals do not fit into the ttl: renew interval {} + retry {} + grace {} + margin {} + slack {} + drift {} = {}, which must be less than ttl {}; raise ttl or lower {lower}",
+                rounded(self.renew_interval),
+                rounded(retry),
                 exact(self.grace),
                 exact(self.margin),
                 exact(self.slack),
-                exact(drift),
-                exact(sum),
+                rounded(drift),
+                rounded(sum),
                 exact(self.ttl)
             )));
         }
