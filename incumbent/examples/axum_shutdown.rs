@@ -11,7 +11,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = lead().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn lead() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let url = args.next().unwrap_or_else(|| "file:".into());
     let address = args.next().unwrap_or_else(|| "127.0.0.1:8080".into());

@@ -9,7 +9,14 @@ use incumbent::{Error, Leadership};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = lead() {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn lead() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "file:".into());
     let election = blocking::connect(&url)?.election("blocking");
     let candidate = election.candidate(format!("blocking-{}", std::process::id()));

@@ -14,7 +14,14 @@ use incumbent::fence::http::FenceLayer;
 use tokio::net::TcpListener;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = lead().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn lead() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(address), Some(fence)) = (args.next(), args.next()) else {
         return Err("usage: fenced_http ADDRESS FENCE".into());

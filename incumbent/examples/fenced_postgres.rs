@@ -11,7 +11,14 @@ use tokio::signal::ctrl_c;
 use tokio_postgres::{Client, NoTls};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() {
+    if let Err(error) = lead().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn lead() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let database = args.next().ok_or("usage: fenced_postgres DATABASE [URL]")?;
     let url = args.next().unwrap_or_else(|| "file:".into());

@@ -10,7 +10,14 @@ use redis::aio::MultiplexedConnection;
 use tokio::signal::ctrl_c;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() {
+    if let Err(error) = lead().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn lead() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let server = args.next().ok_or("usage: fenced_redis redis://HOST/ [URL]")?;
     let url = args.next().unwrap_or_else(|| "file:".into());

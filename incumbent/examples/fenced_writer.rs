@@ -7,7 +7,14 @@ use std::path::Path;
 use incumbent::fence::file::FileFence;
 use incumbent::{Leadership, Result, blocking};
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = lead() {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn lead() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let file = args.next().ok_or("usage: fenced_writer FILE [URL]")?;
     let url = args.next().unwrap_or_else(|| "file:".into());

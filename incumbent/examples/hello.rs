@@ -3,7 +3,14 @@
 use std::time::Duration;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> incumbent::Result<()> {
+async fn main() {
+    if let Err(error) = lead().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn lead() -> incumbent::Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "file:".into());
     let election = incumbent::connect(&url).await?.election("hello");
     let id = format!("hello-{}", std::process::id());

@@ -177,3 +177,12 @@ fn a_frozen_writer_is_refused() -> bool {
     assert!(said(&second, "done"));
     true
 }
+
+#[test]
+fn an_error_is_told_in_words() {
+    for example in ["hello", "blocking"] {
+        let process = Proc::spawn(command(example, &["nosuch://h"]));
+        says(&process, "error: no backend is called \"nosuch\"");
+        assert!(!process.wait(PATIENCE).success(), "{}", process.transcript());
+    }
+}
