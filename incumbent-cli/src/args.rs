@@ -28,7 +28,7 @@ INCUMBENT_LEASE_FILE.";
 /// Exactly one replica does the job
 #[derive(Debug, Parser)]
 #[command(name = "incumbent", version, max_term_width = 100, after_long_help = after_help())]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -198,7 +198,7 @@ pub(crate) struct ResignArgs {
 /// Ask the leader to hand over to a candidate
 ///
 /// Exit code 1 if the candidate is not there, a client of another kind stands before it, the leader cannot be asked or has
-/// not gone in time, or another than the candidate won.
+/// not gone in time, or another than the candidate won; also if the candidate leads already.
 #[derive(Debug, Args)]
 pub(crate) struct TransferArgs {
     /// The election

@@ -43,7 +43,9 @@ fn page(of: &[String]) -> Result<Result<Vec<u8>>, String> {
         command = found.clone();
     }
     let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(command).render(&mut page);
+    // A command below the first has no version of its own.
+    let source = concat!("incumbent ", env!("CARGO_PKG_VERSION"));
+    let rendered = clap_mangen::Man::new(command).source(source).render(&mut page);
     let failed = |error| Error::new(ErrorKind::Internal, "the page cannot be made").with_source(error);
     Ok(rendered.map(|()| page).map_err(failed))
 }

@@ -72,8 +72,17 @@ fn the_page_knows_every_command() {
     let (_, out, _) = World::new().output(&["--help"]);
     let listed =
         out.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let listed: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    let mut listed: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    // It shows the same as --help.
+    assert_eq!(listed.pop(), Some("help"));
     assert_eq!(listed, COMMANDS);
+}
+
+#[test]
+fn help_is_a_command_too() {
+    let world = World::new();
+    assert_eq!(world.output(&["help"]), world.output(&["--help"]));
+    assert_eq!(world.output(&["help", "checkpoint", "get"]), world.output(&["checkpoint", "get", "--help"]));
 }
 
 #[test]
@@ -88,7 +97,11 @@ fn every_command_has_a_man_page() {
     }
     let (code, out, err) = world.output(&["man", "checkpoint", "get"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains(".TH incumbent-checkpoint-get"), "{out}");
+    let footer = concat!("\"incumbent ", env!("CARGO_PKG_VERSION"), "\"");
+    assert!(
+        out.lines().any(|line| line.starts_with(".TH incumbent-checkpoint-get") && line.contains(footer)),
+        "{out}"
+    );
     for (words, hint) in
         [(["man", "run", "get"], "run has no commands"), (["man", "fence", "get"], "known are show")]
     {
