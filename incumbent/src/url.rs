@@ -102,12 +102,8 @@ impl StoreUrl {
         let all = || known.iter().chain(&COMMON).copied();
         for (name, _) in &self.parameters {
             if !all().any(|known| known == name) {
-                let nearest = all()
-                    .map(|known| (strsim::damerau_levenshtein(name, known), known))
-                    .filter(|(distance, _)| *distance <= 3.min(name.len() / 2))
-                    .min();
-                let hint = match nearest {
-                    Some((_, nearest)) => format!("did you mean {nearest}?"),
+                let hint = match nearest(name, all()) {
+                    Some(nearest) => format!("did you mean {nearest}?"),
                     None => format!("known are {}", all().collect::<Vec<_>>().join(", ")),
                 };
                 return Err(bad(format!("{}: has no parameter {name}; {hint}", self.scheme)));
@@ -143,6 +139,15 @@ pub fn redact(url: &str) -> Cow<'_, str> {
         Some(shown) => Cow::Owned(shown),
         None => shown,
     }
+}
+
+/// What was most likely meant by `typed`, if anything of `known` was.
+pub(crate) fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|known| (strsim::damerau_levenshtein(typed, known), known))
+        .filter(|(distance, _)| *distance <= 3.min(typed.len() / 2))
+        .min()
+        .map(|(_, known)| known)
 }
 
 /// The value of each parameter that is a secret in itself is taken out.

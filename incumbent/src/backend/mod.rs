@@ -37,7 +37,7 @@ mod zookeeper;
 use incumbent_core::{Error, ErrorKind, Guarantees, Result, Settings};
 
 pub use crate::thread::Factory;
-use crate::url::StoreUrl;
+use crate::url::{StoreUrl, nearest};
 
 /// A backend that a URL can name.
 #[derive(Debug)]
@@ -265,6 +265,23 @@ pub fn schema(url: &str) -> Result<String> {
     }
 }
 
+fn unknown(url: &StoreUrl) -> Error {
+    let scheme = url.scheme.as_str();
+    let all = || REGISTRY.iter().flat_map(|known| std::iter::once(&known.name).chain(known.aliases)).copied();
+    // As in HOST:PORT and http://HOST:PORT, which other tools take.
+    let is_host = url.hosts.is_empty() && url.path.starts_with(|c: char| c.is_ascii_digit());
+    let hint = if is_host || matches!(scheme, "http" | "https" | "tcp") {
+        "the scheme names the kind of store, as in etcd://HOST:2379; ".to_owned()
+    } else if let Some(nearest) = nearest(scheme, all()) {
+        format!("did you mean {nearest}:? ")
+    } else {
+        String::new()
+    };
+    let known: Vec<&str> = REGISTRY.iter().map(|scheme| scheme.name).collect();
+    let text = format!("no backend is called {scheme:?}; {hint}known are {}", known.join(", "));
+    Error::new(ErrorKind::UnknownScheme, text)
+}
+
 /// A URL that was understood.
 pub(crate) struct Opened {
     pub(crate) scheme: &'static str,
@@ -276,11 +293,7 @@ pub(crate) fn open(url: &str, mut settings: Settings) -> Result<Opened> {
     let url = StoreUrl::parse(url)?;
     let is_meant = |scheme: &&Scheme| scheme.name == url.scheme || scheme.aliases.contains(&&*url.scheme);
     let Some(scheme) = REGISTRY.iter().find(is_meant) else {
-        let known: Vec<&str> = REGISTRY.iter().map(|scheme| scheme.name).collect();
-        return Err(Error::new(
-            ErrorKind::UnknownScheme,
-            format!("no backend is called {:?}; known are {}", url.scheme, known.join(", ")),
-        ));
+        return Err(unknown(&url));
     };
     let Some(open) = scheme.open else {
         let feature = scheme.feature.unwrap_or_default();
