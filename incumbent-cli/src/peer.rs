@@ -107,7 +107,7 @@ fn take_part(args: &PeerRunArgs) -> ExitCode {
     let code = match voted {
         Ok(()) => exit::OK,
         Err(error) => {
-            reporter.error(&text::error(&error));
+            reporter.error(error.kind(), &text::error(&error));
             exit::FAILED
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use incumbent::{Authority, FencingToken, Leader, LossReason, StopReason};
+use incumbent::{Authority, ErrorKind, FencingToken, Leader, LossReason, StopReason};
 use incumbent_guardian::{ExitStatus, KillCause};
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ pub(crate) enum Report<'a> {
     /// What the library logs.
     Log { message: &'a str },
     /// Why this process ends.
-    Error { message: &'a str },
+    Error { kind: String, message: &'a str },
     /// This process ends. A lease that it held and could not release runs out by itself, within so long.
     Ended { exit_code: u8, released: bool, lease_left_ms: Option<u64> },
 }
@@ -165,8 +165,8 @@ impl Reporter {
         self.tell(&Report::Warning { message });
     }
 
-    pub(crate) fn error(&self, message: &str) {
-        self.tell(&Report::Error { message });
+    pub(crate) fn error(&self, kind: ErrorKind, message: &str) {
+        self.tell(&Report::Error { kind: text::kind(kind), message });
     }
 
     fn line(&self, report: &Report<'_>) -> (Level, Tone, &'static str, String) {
@@ -309,7 +309,7 @@ impl Reporter {
             Report::Note { message } => (Normal, Tone::Calm, "note", (*message).to_owned()),
             Report::Warning { message } => (Quiet, Tone::Warning, "warning", (*message).to_owned()),
             Report::Log { message } => (Verbose, Tone::Calm, "log", (*message).to_owned()),
-            Report::Error { message } => (Quiet, Tone::Error, "error", (*message).to_owned()),
+            Report::Error { message, .. } => (Quiet, Tone::Error, "error", (*message).to_owned()),
             Report::Ended { released: true, .. } => (Normal, Tone::Calm, "released", election.clone()),
             Report::Ended { lease_left_ms: Some(left), .. } => {
                 let lease = match left {

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use incumbent::ErrorKind;
 use rustix::fs::{Access, access};
 
 use crate::exit;
@@ -12,6 +13,7 @@ use crate::exit;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) exit_code: u8,
+    pub(crate) kind: ErrorKind,
     pub(crate) message: String,
 }
 
@@ -33,7 +35,7 @@ pub(crate) fn look_for(program: &OsStr) -> Result<(), Missing> {
 fn look_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
     if program.is_empty() {
         let message = "the command is empty".to_owned();
-        return Err(Missing { exit_code: exit::NOT_FOUND, message });
+        return Err(Missing { exit_code: exit::NOT_FOUND, kind: ErrorKind::NotFound, message });
     }
     let shown = program.to_string_lossy();
     let found = if program.as_bytes().contains(&b'/') {
@@ -54,10 +56,12 @@ fn look_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
         Found::Executable => Ok(()),
         Found::NotExecutable => Err(Missing {
             exit_code: exit::NOT_EXECUTABLE,
+            kind: ErrorKind::Denied,
             message: format!("{shown} cannot be executed: it is no file, or this user may not execute it"),
         }),
         Found::Nothing => {
-            Err(Missing { exit_code: exit::NOT_FOUND, message: format!("there is no command {shown}") })
+            let message = format!("there is no command {shown}");
+            Err(Missing { exit_code: exit::NOT_FOUND, kind: ErrorKind::NotFound, message })
         }
     }
 }

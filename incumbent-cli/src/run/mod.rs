@@ -46,7 +46,7 @@ fn lead(args: RunArgs, signals: io::Result<Caught>, narrator: &Narrator) -> u8 {
         json: args.json,
     };
     if let Err(missing) = command::look_for(&args.command[0]) {
-        reporter.error(&missing.message);
+        reporter.error(missing.kind, &missing.message);
         return missing.exit_code;
     }
     let led = prepare(args, reporter.clone()).and_then(|(plan, reporter)| {
@@ -58,7 +58,7 @@ fn lead(args: RunArgs, signals: io::Result<Caught>, narrator: &Narrator) -> u8 {
         runtime.block_on(runner::run(plan, signals, reporter))
     });
     led.unwrap_or_else(|error| {
-        reporter.error(&text::error(&error));
+        reporter.error(error.kind(), &text::error(&error));
         exit::FAILED
     })
 }

@@ -207,8 +207,8 @@ impl Runner {
         }
     }
 
-    fn fail(&mut self, message: &str) {
-        self.reporter.error(message);
+    fn fail(&mut self, kind: ErrorKind, message: &str) {
+        self.reporter.error(kind, message);
         self.leave(exit::FAILED);
     }
 

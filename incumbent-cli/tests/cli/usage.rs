@@ -78,6 +78,12 @@ fn an_unknown_scheme_names_the_known_ones() {
         let (code, err) = refused(command);
         assert_eq!(code, 125);
         assert!(err.contains("no backend is called \"etdc\"") && err.contains("memory"), "{err}");
+        assert!(err.contains("did you mean etcd:?"), "{err}");
+    }
+    for url in ["http://10.0.0.1:2379", "10.0.0.1:2379", "db-1:2379/prefix"] {
+        let (code, err) = refused(&["status", "billing", "--on", url]);
+        assert_eq!(code, 125, "{url}");
+        assert!(err.contains("the scheme names the kind of store, as in etcd://"), "{url}: {err}");
     }
 }
 
@@ -103,9 +109,23 @@ fn intervals_that_do_not_fit_are_refused_with_the_arithmetic() {
         err.contains("renew interval 5 s + retry 3 s + grace 14 s") && err.contains("less than ttl 15 s"),
         "{err}"
     );
+    let (_, err) = refused(&["run", "billing", "--on=memory:", "--ttl=5s", "--grace=6s", "--", "true"]);
+    assert!(err.contains("renew interval 1.67 s + retry 1 s + grace 6 s"), "{err}");
+    assert!(err.trim_end().ends_with("raise ttl or lower grace"), "there is no --margin: {err}");
+    let (_, err) = refused(&["run", "billing", "--on=memory:", "--ttl=9999999h", "--", "true"]);
+    assert!(err.contains("ttl 9999999 h is above the longest allowed, 24 h"), "{err}");
     let (code, err) = refused(&["run", "billing", "--on=memory:", "--ttl=10ms", "--", "true"]);
     assert_eq!(code, 125);
     assert!(err.contains("ttl 10 ms is below the shortest that this backend can keep, "), "{err}");
+}
+
+#[test]
+fn a_store_that_never_answered_is_not_said_to_answer_again() {
+    let on = "--on=etcd://127.0.0.1:1";
+    let (code, err) = refused(&["run", "billing", on, "--wait-timeout=1s", "--", "true"]);
+    assert_eq!(code, 124, "{err}");
+    assert!(err.contains("warning: ") && err.contains("billing was not won within 1 s"), "{err}");
+    assert!(!err.contains("answers again"), "{err}");
 }
 
 #[test]
@@ -113,6 +133,7 @@ fn errors_are_events_where_json_is_asked_for() {
     let (code, err) = refused(&["run", "billing", "--on=etdc:", "--json", "--", "true"]);
     assert_eq!(code, 125);
     let event: serde_json::Value = serde_json::from_str(&err).expect("one line of JSON");
+    assert_eq!(event["kind"], "unknown_scheme", "{err}");
     assert_eq!((&event["v"], &event["event"]), (&1.into(), &"error".into()), "{err}");
     assert!(event["id"].as_str().is_some_and(|id| id.contains(':')), "host and process: {err}");
 }
@@ -140,6 +161,8 @@ fn a_password_in_on_warns_and_is_never_shown() {
     assert_eq!(code, 125);
     assert!(err.contains("the password in --on can be read by every user"), "{err}");
     assert!(!err.contains("hunter2"), "{err}");
+    let (_, err) = refused(&["status", "--on=etcd://127.0.0.1:99999", "billing"]);
+    assert!(err.contains("a port of 1 to 65535") && !err.contains("password"), "{err}");
     // From the environment it is nobody else's to read.
     let world = World::new();
     let mut command = world.incumbent(&["run", "billing", "--", "true"]);

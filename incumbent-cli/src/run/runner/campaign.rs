@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use incumbent::{BootInstant, CampaignEvent, CandidateId, Error, Leadership, LossReason, Result, StopReason};
+use incumbent::{
+    BootInstant, CampaignEvent, CandidateId, Error, ErrorKind, Leadership, LossReason, Result, StopReason,
+};
 use incumbent_guardian::{LeaseFileWriter, kill_leftovers_of, place};
 
 use crate::report::{Report, loss_word, ms, stop_word};
@@ -48,7 +50,7 @@ impl Runner {
             return;
         }
         if let Err(message) = self.start(leadership) {
-            self.fail(&message);
+            self.fail(ErrorKind::Internal, &message);
             self.campaign.work_stopped();
         }
     }
@@ -92,9 +94,10 @@ impl Runner {
     pub(super) fn extended(&mut self, deadline: BootInstant) {
         let Some(job) = &mut self.job else { return };
         if let Err(error) = job.extend(deadline) {
-            self.reporter.error(&format!(
+            let message = format!(
                 "the renewed deadline cannot be written to the lease file: {error}; the command is killed at the old one"
-            ));
+            );
+            self.reporter.error(ErrorKind::Internal, &message);
         }
         match job.restore_lease_file() {
             Ok(false) => {}
@@ -171,7 +174,7 @@ impl Runner {
         let job = self.job.is_some();
         if !self.has_led && is_fatal(error.kind()) || self.plan.waiting == Waiting::Not && !job {
             if self.leaving.is_none() {
-                self.fail(&message);
+                self.fail(error.kind(), &message);
             }
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use incumbent::StopReason;
+use incumbent::{ErrorKind, StopReason};
 use incumbent_guardian::{GuardianEvent, StartFailure, StartFailureKind};
 
 use crate::exit;
@@ -75,12 +75,12 @@ impl Runner {
             self.restarting = true;
             self.campaign.stop(StopReason::Shutdown);
         } else if let Some(failure) = &fate.failure {
-            let code = match failure.kind {
-                StartFailureKind::NotFound => exit::NOT_FOUND,
-                StartFailureKind::NotExecutable => exit::NOT_EXECUTABLE,
-                StartFailureKind::Leftovers | StartFailureKind::Other => exit::FAILED,
+            let (code, kind) = match failure.kind {
+                StartFailureKind::NotFound => (exit::NOT_FOUND, ErrorKind::NotFound),
+                StartFailureKind::NotExecutable => (exit::NOT_EXECUTABLE, ErrorKind::Denied),
+                StartFailureKind::Leftovers | StartFailureKind::Other => (exit::FAILED, ErrorKind::Internal),
             };
-            self.reporter.error(&format!("{} does not start: {failure}", self.reporter.program));
+            self.reporter.error(kind, &format!("{} does not start: {failure}", self.reporter.program));
             self.leave(code);
         } else if self.leaving.is_some() {
             // Told to stop: the command's own code, if it had begun.

@@ -1,6 +1,6 @@
 //! Signals and timers.
 
-use incumbent::{BootInstant, Result, StopReason};
+use incumbent::{BootInstant, ErrorKind, Result, StopReason};
 use incumbent_core::time::exact;
 
 use crate::exit;
@@ -52,7 +52,8 @@ impl Runner {
                 Waiting::AtMost(limit) => exact(limit),
                 Waiting::ForEver | Waiting::Not => String::new(),
             };
-            self.reporter.error(&format!("{} was not won within {limit}", self.plan.election));
+            let message = format!("{} was not won within {limit}", self.plan.election);
+            self.reporter.error(ErrorKind::TimedOut, &message);
             if self.pause_until.is_some() {
                 // There is no campaign that would have to end.
                 return Ok(Some(self.end(exit::WAITED_TOO_LONG)));
