@@ -79,15 +79,18 @@ const ABOVE_THE_CAUSE: &str = "invalid peer certificate: ";
 /// An error with all that caused it, each cause once.
 pub(crate) fn error(error: &Error) -> String {
     let mut text = error.to_string();
+    // As `etcd at 10.0.0.1:2379`, which need not be told again with a cause.
+    let place = text.split_once(": ").map(|(place, _)| format!("{place}: ")).unwrap_or_default();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        let bare = cause_text.strip_prefix(ABOVE_THE_CAUSE).unwrap_or(&cause_text);
+        let cause_text = cause_text.strip_prefix(&place).unwrap_or(&cause_text);
+        let bare = cause_text.strip_prefix(ABOVE_THE_CAUSE).unwrap_or(cause_text);
         // One that only wraps what was told, as "Input/output error: connection refused".
         let wraps = std::iter::successors(cause.source(), |deeper| (**deeper).source())
             .map(ToString::to_string)
             .any(|deeper| cause_text.contains(&deeper) && text.contains(&deeper));
-        if !wraps && !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text.as_str()) {
+        if !wraps && !text.contains(bare) && !SAYING_NOTHING.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();
@@ -148,6 +151,13 @@ mod tests {
         assert_eq!(told("invalid peer certificate: UnknownIssuer"), told("UnknownIssuer"));
         assert!(told("invalid peer certificate: UnknownIssuer").ends_with("check ca="));
         assert!(told("connection reset").ends_with("check ca=: connection reset"));
+    }
+
+    #[test]
+    fn where_it_failed_is_told_once() {
+        let cause = Error::new(ErrorKind::Unavailable, "etcd at h:1: cannot connect: reset");
+        let failure = Error::new(ErrorKind::Denied, "etcd at h:1: use tls=off").with_source(cause);
+        assert_eq!(super::error(&failure), "etcd at h:1: use tls=off: cannot connect: reset");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::facts::Facts;
-use super::failure::{self, Effect};
+use super::failure;
 use crate::backend::tls::{self, Tls};
 use crate::url::Host;
 
@@ -129,7 +129,7 @@ async fn greet(
             push(told);
             Ok::<(), ()>(())
         });
-    let explain = |cause: RedisError| failure::explain(cause, name, Effect::None);
+    let explain = |cause: RedisError| failure::at_the_greeting(cause, name);
     let (mut connection, driver) =
         MultiplexedConnection::new_with_config(&login(config), stream, settings).await.map_err(explain)?;
     let (ends, ended) = watch::channel(());

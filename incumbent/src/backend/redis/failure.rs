@@ -37,6 +37,17 @@ pub(super) fn cannot_connect(source: std::io::Error, host: &str) -> Error {
     error.with_source(source)
 }
 
+/// What `failure`, the outcome of the first words to `host`, means.
+pub(super) fn at_the_greeting(failure: RedisError, host: &str) -> Error {
+    let hangs_up = failure.is_connection_dropped();
+    let error = explain(failure, host, Effect::None);
+    if !hangs_up || error.kind() != ErrorKind::Unavailable {
+        return error;
+    }
+    let text = "it closes the connection at the first word; is this really a port of Redis?";
+    self::error(ErrorKind::Unavailable, host, text).with_source(error)
+}
+
 /// A server that is no primary: it cannot be written to.
 pub(super) fn replica(host: &str) -> Error {
     let text =
