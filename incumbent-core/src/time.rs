@@ -43,7 +43,7 @@ pub fn exact(span: Duration) -> String {
         return "0 s".to_owned();
     }
     let seconds = span.as_secs();
-    if span.subsec_nanos() == 0 && seconds % 3600 == 0 {
+    if span.subsec_nanos() == 0 && seconds.is_multiple_of(3600) {
         return format!("{} h", seconds / 3600);
     }
     let text = format!("{span:?}");
