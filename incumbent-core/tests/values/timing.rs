@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use incumbent_core::guarantees::{Exclusion, Expiry, Handover, Survives, TokenSource, Transfer};
-use incumbent_core::time::exact;
+use incumbent_core::time::{exact, rounded};
 use incumbent_core::timing::challenge_after;
 use incumbent_core::{BootInstant, ErrorKind, Guarantees, Settings, Timing};
 
@@ -194,8 +194,10 @@ fn the_arithmetic_stands_in_the_refusal() {
     assert_eq!(
         refusal(Settings { grace: Some(ms(6_000)), ..Settings::default() }, Duration::ZERO),
         "the intervals do not fit into the ttl: renew interval 5 s + retry 3 s + grace 6 s + margin 1.5 s + slack 0 s + \
-         drift 15 ms = 15.515 s, which must be less than ttl 15 s; raise ttl or lower grace or margin"
+         drift 15 ms = 15.5 s, which must be less than ttl 15 s; raise ttl or lower grace"
     );
+    let set = Settings { grace: Some(ms(6_000)), margin: Some(ms(1_500)), ..Settings::default() };
+    assert!(refusal(set, Duration::ZERO).ends_with("raise ttl or lower grace or margin"));
     // Exactly the ttl is too much: 5 + 3 + 3.75 + 1.5 + 1.735 + 0.015.
     assert!(refusal(Settings::default(), ms(1_735)).contains("= 15 s, which must be less than ttl 15 s"));
     assert!(Timing::new(&Settings::default(), &guarantees(ms(500), ms(1_734))).is_ok());
@@ -249,4 +251,21 @@ fn spans_are_exact_and_have_a_space_before_the_unit() {
     for (nanos, text) in cases {
         assert_eq!(exact(Duration::from_nanos(nanos)), text);
     }
+    assert_eq!(exact(Duration::from_secs(24 * 3600)), "24 h");
+}
+
+#[test]
+fn rounded_spans_have_three_digits() {
+    let cases = [
+        (0, "0 s"),
+        (7, "7 ns"),
+        (999_999_999, "1 s"),
+        (1_666_666_666, "1.67 s"),
+        (15_515_000_000, "15.5 s"),
+        (12_000_000, "12 ms"),
+    ];
+    for (nanos, text) in cases {
+        assert_eq!(rounded(Duration::from_nanos(nanos)), text);
+    }
+    rounded(Duration::MAX);
 }
