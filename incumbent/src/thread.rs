@@ -4,10 +4,15 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use incumbent_core::{Backend, Error, ErrorKind, Guarantees, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+
+/// How long a thread that may block waits for its next job. For ever, since the pool panics when it has none and no other can be
+/// made: a command that has taken every process it may have is no reason to lose its term.
+const KEEP_THREADS: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 type BoxFuture = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 type Job = Box<dyn FnOnce(Arc<dyn Backend>) -> BoxFuture + Send>;
@@ -81,7 +86,8 @@ fn run(
     mut inbox: mpsc::UnboundedReceiver<Job>,
     ready: oneshot::Sender<Result<Guarantees>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_all().thread_keep_alive(KEEP_THREADS).build() {
         Ok(runtime) => runtime,
         Err(error) => {
             let _ = ready.send(Err(internal("the elector's runtime cannot be started").with_source(error)));

@@ -13,6 +13,8 @@ mod hints;
 #[cfg(test)]
 mod process;
 #[cfg(test)]
+mod threads;
+#[cfg(test)]
 mod tokens;
 
 /// A ttl so long that what happens in half of it did not wait for it.

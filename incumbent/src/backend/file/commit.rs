@@ -201,9 +201,12 @@ impl Drop for NewFile {
 /// Makes the file and its name durable, at the same time: on a journalling file system both wait for one commit.
 fn flush(file: &File, dir: &Path) -> io::Result<()> {
     let folder = File::open(dir)?;
-    thread::scope(|scope| {
-        let name = scope.spawn(move || folder.sync_all());
-        file.sync_all()?;
-        name.join().unwrap_or_else(|_| Err(io::Error::other("the flush panicked")))
+    thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, || folder.sync_all()) {
+        Ok(name) => {
+            file.sync_all()?;
+            name.join().unwrap_or_else(|_| Err(io::Error::other("the flush panicked")))
+        }
+        // There is no thread to be had: one after the other.
+        Err(_) => file.sync_all().and_then(|()| folder.sync_all()),
     })
 }

@@ -29,6 +29,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use incumbent_core::guarantees::{Exclusion, Expiry, Guarantees, Handover, Survives, TokenSource, Transfer};
@@ -113,6 +114,12 @@ pub(crate) fn open(url: &StoreUrl, settings: &Settings) -> Result<Factory> {
     let patience = settings.ttl / 8;
     Ok(Box::new(move || {
         let authority = place::examine(&dir).map_err(|error| error.with_backend(SCHEME))?;
+        // The threads that may block are kept once there is one; a first that cannot be made would be a panic.
+        thread::Builder::new().spawn(|| {}).map_err(|error| {
+            let message =
+                "no thread can be started; raise the limit of processes (ulimit -u, pids.max) or of memory";
+            Error::new(ErrorKind::Unavailable, message).with_source(error).with_backend(SCHEME)
+        })?;
         let signals = Arc::new(Signals::default());
         let mut news = JoinSet::new();
         news.spawn(changes::follow(dir.clone(), signals.clone()));
