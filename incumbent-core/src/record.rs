@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{BoxFuture, BoxStream, Claim, Contender, Leader, Note, Observation, Stored, Swapped};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::{encode, refuse_newer};
 use crate::guarantees::Guarantees;
 use crate::ids::{Authority, CandidateId, ElectionName, FencingToken, Nonce};
@@ -39,6 +39,25 @@ pub enum TokenRule {
     Raise,
     /// It becomes this.
     Set(FencingToken),
+}
+
+impl TokenRule {
+    /// The token that follows `last` in a store whose tokens are `max(last + 1, unix_us)`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if none is greater than `last`: no token is given twice.
+    pub fn apply(self, last: u64, unix_us: u64) -> Result<u64> {
+        match self {
+            TokenRule::Keep => Ok(last),
+            TokenRule::Raise => last.checked_add(1).map(|next| next.max(unix_us)).ok_or_else(|| {
+                let text = format!(
+                    "no token is greater than the record's, {last}: it is damaged; remove the record"
+                );
+                Error::new(ErrorKind::Corrupt, text)
+            }),
+            TokenRule::Set(token) => Ok(token.0),
+        }
+    }
 }
 
 /// A store of records. Three calls: read, swap and changes. The others have defaults; they are for stores that notice a holder's

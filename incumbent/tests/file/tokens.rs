@@ -5,7 +5,7 @@ use std::fs;
 use testkit::run_dir;
 
 use crate::LONG;
-use crate::process::url;
+use crate::process::{Candidate, SHORT, url};
 
 #[tokio::test]
 async fn tokens_rise_although_the_clock_is_behind() {
@@ -21,6 +21,21 @@ async fn tokens_rise_although_the_clock_is_behind() {
             election.candidate("a").run(async |leadership| leadership.token().unwrap()).await.unwrap();
         assert_eq!(token.0, ahead + nth);
     }
+}
+
+/// No term is better than two with one token.
+#[test]
+fn a_token_that_cannot_rise_is_not_given_again() {
+    let dir = run_dir("greatest");
+    let header = format!(r#"{{"v":1,"election":"billing","version":5,"token":{}}}"#, u64::MAX);
+    let record = dir.join("billing.record");
+    fs::write(&record, format!("{header}\n{{\"v\":1,\"holder\":null,\"ttl_ms\":1000}}")).unwrap();
+    let candidate = Candidate::start(&url(&dir, SHORT), "a");
+    let trouble = candidate.line("trouble Corrupt", 1).text;
+    assert!(trouble.contains("remove the record"), "{trouble}");
+    assert_eq!(candidate.count("elected "), 0);
+    fs::remove_file(&record).unwrap();
+    candidate.elected(1);
 }
 
 #[tokio::test]

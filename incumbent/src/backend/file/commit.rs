@@ -104,11 +104,7 @@ impl Commit {
     fn next(&self) -> Result<(u64, u64)> {
         let old = self.expected.as_ref();
         let token = old.map_or(0, |stored| stored.token);
-        let token = match self.token {
-            TokenRule::Keep => token,
-            TokenRule::Raise => token.saturating_add(1).max(clock::unix_us().unwrap_or(0)),
-            TokenRule::Set(token) => token.0,
-        };
+        let token = self.token.apply(token, clock::unix_us().unwrap_or(0))?;
         // A record that was removed and made again must not meet a version of its earlier life. 53 bits: every reader
         // of JSON keeps them exactly.
         let version = match old {

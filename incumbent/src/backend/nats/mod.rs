@@ -167,11 +167,7 @@ impl NatsStore {
             },
         };
         let old = expected.map_or(0, |stored| stored.token);
-        let new = match token {
-            TokenRule::Keep => old,
-            TokenRule::Raise => old.saturating_add(1).max(clock::unix_us().unwrap_or(0)),
-            TokenRule::Set(token) => token.0,
-        };
+        let new = token.apply(old, clock::unix_us().unwrap_or(0))?;
         let is_renewal = token == TokenRule::Keep && expected.is_some_and(|stored| stored.body == body);
         // What was written long ago and not read since may be another's by now.
         if token == TokenRule::Keep
