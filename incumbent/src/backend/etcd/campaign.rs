@@ -6,9 +6,10 @@ use std::time::Duration;
 use incumbent_core::session::{LeaseId, Place, Proof};
 use incumbent_core::{
     Acquired, Authority, BootInstant, CandidateId, Claim, ElectionName, Error, ErrorKind, FencingToken,
-    Grant, HandoverRequest, Nonce, Note, Observation, Renewed, Result,
+    Grant, HandoverRequest, Leader, Nonce, Note, Observation, Renewed, Result,
 };
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::batch::Answer;
 use super::keys;
@@ -128,6 +129,18 @@ impl Campaign {
     /// Notes what it saw while it waits.
     fn wait(&mut self, claim: &Claim, look: Look) -> Acquired {
         let leader = look.first.as_ref().map(keys::leader);
+        let token = |leader: Option<&Leader>| leader.and_then(|leader| leader.token);
+        let before = self.seen.as_ref().and_then(|(observation, _)| observation.leader.as_ref());
+        if let (Some(first), Some(own)) = (&look.first, &self.key)
+            && keys::is_deeper(&first.key, own)
+            && token(before) != token(leader.as_ref())
+        {
+            let key = String::from_utf8_lossy(&first.key);
+            warn!(
+                "{} waits for the etcd key {key}, of an election whose prefix is its name: to etcd they are one queue; name one of them otherwise",
+                claim.election
+            );
+        }
         let observation = Observation { leader, candidates: None };
         self.seen = Some((observation.clone(), clock::now()));
         self.resting = true;

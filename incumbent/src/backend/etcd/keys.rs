@@ -59,6 +59,13 @@ impl Keys {
     }
 }
 
+/// Whether `key`, which stands in the queue of `own`, belongs to an election further down. etcdctl and Go count it in, so
+/// that leaving it out would be another order than theirs.
+pub(super) fn is_deeper(key: &[u8], own: &str) -> bool {
+    let slashes = |key: &[u8]| key.iter().filter(|byte| **byte == b'/').count();
+    slashes(key) > slashes(own.as_bytes())
+}
+
 /// The candidate whose key this is, and since when it leads.
 fn parse(kv: &KeyValue) -> (Contender, Option<u64>) {
     values::contender(&kv.value, &String::from_utf8_lossy(&kv.key))
@@ -92,6 +99,14 @@ pub(super) fn note(kv: &KeyValue) -> Result<Stored> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_of_another_election_further_down_is_told_from_a_candidates() {
+        assert!(is_deeper(b"team/billing/eu/1f", "team/billing/1f"));
+        for key in ["team/billing/2f", "team/billing/2f.1", "team/billing/any name"] {
+            assert!(!is_deeper(key.as_bytes(), "team/billing/1f"), "{key}");
+        }
+    }
 
     #[test]
     fn an_election_shares_its_place_with_other_clients() {
