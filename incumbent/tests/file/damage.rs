@@ -91,6 +91,18 @@ fn a_record_edited_in_place_ends_the_term() {
     leader.elected(2);
 }
 
+/// It was retried for ever, and reads that worked were told as the end of the trouble.
+#[test]
+fn a_lock_that_is_a_directory_is_refused_with_what_to_do() {
+    let dir = run_dir("lock-directory");
+    fs::create_dir(dir.join("billing.lock")).unwrap();
+    let candidate = Candidate::start(&url(&dir, SHORT), "a");
+    let trouble = candidate.line("trouble Corrupt", 1).text;
+    assert!(trouble.contains("move the directory away"), "{trouble}");
+    fs::remove_dir(dir.join("billing.lock")).unwrap();
+    candidate.elected(1);
+}
+
 #[test]
 fn a_newer_format_is_refused_unchanged() {
     let newer_body = "{\"v\":1,\"election\":\"billing\",\"version\":5,\"token\":7}\n{\"v\":2}";

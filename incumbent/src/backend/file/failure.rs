@@ -18,6 +18,7 @@ pub(super) fn failure(verb: &str, path: &Path, error: impl Into<io::Error>) -> E
         Io::NotADirectory | Io::AlreadyExists => {
             (ErrorKind::InvalidConfig, "; it must be a directory: choose another one with file:PATH")
         }
+        Io::IsADirectory => (ErrorKind::Corrupt, "; it must be a plain file: move the directory away"),
         Io::NotFound => (ErrorKind::Unavailable, "; the state directory was removed"),
         _ if matches!(errno, Some(Errno::MFILE | Errno::NFILE)) => {
             (ErrorKind::Unavailable, "; raise the limit of open files (ulimit -n)")
