@@ -2,6 +2,8 @@
 
 #[path = "peers/changes.rs"]
 mod changes;
+#[path = "peers/clocks.rs"]
+mod clocks;
 #[path = "peers/faults.rs"]
 mod faults;
 #[expect(dead_code, reason = "another test uses the rest of it")]

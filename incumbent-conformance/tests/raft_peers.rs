@@ -111,7 +111,7 @@ impl Harness for Peers {
     }
 
     fn step_wall_clock(&self, _seconds: i64) -> Hook<'_> {
-        Err("not tried yet: no decision of peers reads a wall clock, but no test steps one")
+        Err("done in processes with wall clocks of their own, by the test clocks of raft_run")
     }
 
     fn hold_answers(&self, _on: bool) -> Hook<'_> {

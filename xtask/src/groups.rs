@@ -73,8 +73,8 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "cli",
-        about: "the command, on backends that need no server",
-        needs: &[],
+        about: "the command, on backends that need no server, and libfaketime",
+        needs: &[&FAKETIME],
         steps: &[Step::Tests(|t| t.is_of("incumbent-cli"))],
     },
     Group {
