@@ -51,14 +51,18 @@ async fn a_file_system_that_is_not_trusted_is_refused() {
 fn a_directory_that_cannot_be_written_is_refused() {
     let dir = run_dir("not-mine");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    if testkit::probe::is_root() {
-        command.env(UID, NOBODY.to_string());
+    for (path, verb) in [(dir.clone(), "write to"), (dir.join("missing/below"), "make")] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if testkit::probe::is_root() {
+            command.env(UID, NOBODY.to_string());
+        }
+        let candidate = Candidate::start_with(&url(&path, LONG), "a", command);
+        let refused = candidate.line("refused ", 1).text;
+        let what = format!("cannot {verb} the state directory {}: ", path.display());
+        let found = refused.starts_with("refused ReadOnly") && refused.contains(&what);
+        assert!(found && refused.contains("choose another"), "{refused}");
     }
-    let candidate = Candidate::start_with(&url(&dir, LONG), "a", command);
-    let refused = candidate.line("refused ", 1).text;
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(refused.starts_with("refused ReadOnly") && refused.contains("choose another"), "{refused}");
 }
 
 #[test]

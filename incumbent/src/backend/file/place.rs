@@ -17,6 +17,10 @@ use crate::url::bad;
 const IDENTITY: &str = "authority";
 const FORMAT: u32 = 1;
 
+// What could not be done to the directory.
+const MAKE: &str = "make the state directory";
+const WRITE: &str = "write to the state directory";
+
 #[derive(Serialize, Deserialize)]
 struct Identity {
     v: u32,
@@ -52,7 +56,8 @@ pub(super) fn examine(dir: &Path) -> Result<Option<Authority>> {
         Ok(_) => {}
         Err(error) => return Err(failure("examine", there, error)),
     }
-    check(there)?;
+    trust(there)?;
+    may_use(there).map_err(|error| failure(if there == dir { WRITE } else { MAKE }, dir, error))?;
     known(dir)
 }
 
@@ -66,13 +71,19 @@ pub(super) fn prepare(dir: &Path) -> Result<Authority> {
                 dir.display()
             )));
         }
-        return Err(failure("make the state directory", dir, error));
+        return Err(failure(MAKE, dir, error));
     }
     check(dir)?;
     identity(dir)
 }
 
 fn check(dir: &Path) -> Result<()> {
+    trust(dir)?;
+    may_use(dir).map_err(|error| failure(WRITE, dir, error))
+}
+
+/// Whether locks on its file system are known to exclude.
+fn trust(dir: &Path) -> Result<()> {
     let trusted = filesystem::check(dir).map_err(|error| failure("examine", dir, error))?;
     if let Err(name) = trusted {
         return Err(bad(format!(
@@ -80,8 +91,11 @@ fn check(dir: &Path) -> Result<()> {
             dir.display()
         )));
     }
+    Ok(())
+}
+
+fn may_use(dir: &Path) -> rustix::io::Result<()> {
     access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|error| failure("write to the state directory", dir, error))
 }
 
 /// Who issues the tokens of this directory. Drawn at random when it is first asked for.
