@@ -1,6 +1,43 @@
 //! What this machine has of what `run` builds on.
 
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
 use crate::doctor::{Check, State};
+
+/// A place that holds no folder.
+const NO_FOLDER: &str = "/dev/null";
+/// What a run opens at the same time, and as much again: a candidate with `file:` wins terms in vain with 24.
+const DESCRIPTORS: usize = 48;
+
+/// Makes sure, while it is still time to say so, that as many descriptors can be opened as a run opens: what misses one later
+/// panics, or wins terms that it cannot begin.
+pub(crate) fn descriptors() -> Result<(), String> {
+    let all: io::Result<Vec<_>> =
+        (0..DESCRIPTORS).map(|_| io::stderr().as_fd().try_clone_to_owned()).collect();
+    all.map(drop).map_err(|error| {
+        format!(
+            "fewer than {DESCRIPTORS} files can be opened: {error}; raise the limit of open files (ulimit -n)"
+        )
+    })
+}
+
+/// Where lease files lie. The state directory is the last choice, so that nobody needs one whose other folders can be used.
+pub(crate) fn lease_dir() -> Result<PathBuf, String> {
+    let state = incumbent::default_state_dir();
+    let last = state.as_deref().unwrap_or(Path::new(NO_FOLDER));
+    incumbent_guardian::place::lease_dir(last).map_err(|error| {
+        let last = match &state {
+            Ok(state) => format!("{} neither: {error}", state.display()),
+            Err(_) => "and neither XDG_STATE_HOME nor HOME is set".to_owned(),
+        };
+        let user = rustix::process::geteuid().as_raw();
+        format!(
+            "there is no folder for the lease file: /run/incumbent, /run/user/{user}/incumbent and /tmp/incumbent-{user} cannot be used, {last}; set HOME to a folder of this user, or give it one of the three with mode 0700"
+        )
+    })
+}
 
 /// Looks at everything that does not need a store.
 pub(crate) fn checks() -> Vec<Check> {
@@ -30,10 +67,7 @@ fn boot_clock() -> Check {
 }
 
 fn lease_folder() -> Check {
-    let folder = incumbent::default_state_dir()
-        .map_err(|error| crate::text::error(&error))
-        .and_then(|state| incumbent_guardian::place::lease_dir(&state).map_err(|error| error.to_string()));
-    match folder {
+    match lease_dir() {
         Ok(folder) => Check::new("lease files", State::Ok, folder.display().to_string()),
         Err(error) => Check::new("lease files", State::Wrong, error),
     }

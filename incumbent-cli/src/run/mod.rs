@@ -17,7 +17,7 @@ use crate::args::RunArgs;
 use crate::narrator::Narrator;
 use crate::report::{Level, Reporter};
 use crate::store::Store;
-use crate::{exit, identity, output, text};
+use crate::{exit, identity, output, platform, text};
 
 pub(crate) use library::listen;
 use runner::{Plan, Waiting};
@@ -50,6 +50,9 @@ fn lead(args: RunArgs, signals: io::Result<Caught>, narrator: &Narrator) -> u8 {
         return missing.exit_code;
     }
     let led = prepare(args, reporter.clone()).and_then(|(plan, reporter)| {
+        // Without these a term could be won and not be begun.
+        let lacks = |what| Error::new(ErrorKind::InvalidConfig, what);
+        platform::descriptors().and_then(|()| platform::lease_dir()).map_err(lacks)?;
         let signals = signals.map_err(|error| internal("signals cannot be taken", error))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

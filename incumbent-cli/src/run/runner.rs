@@ -14,6 +14,7 @@ use incumbent_guardian::lease_file;
 use tokio::sync::mpsc;
 
 use crate::exit;
+use crate::platform::lease_dir;
 use crate::report::{Report, Reporter, ms};
 use crate::store::Store;
 
@@ -182,7 +183,7 @@ impl Runner {
             self.give_up_at.get_or_insert(incumbent::clock::now() + limit);
         }
         // Now, when nobody waits for it.
-        if let Ok(folder) = campaign::lease_dir() {
+        if let Ok(folder) = lease_dir() {
             let _ = lease_file::sweep(&folder);
         }
         if self.spare.is_none()

@@ -218,3 +218,23 @@ fn a_release_that_fails_is_told_with_what_follows() {
     let last = err.lines().last().unwrap_or_default();
     assert!(last.starts_with("warning: billing could not be released; its lease "), "{err}");
 }
+
+/// As a service's user may be: it could not run at all, and learnt it when it had won. The state directory is only the last choice.
+#[test]
+fn a_user_without_a_home_runs_where_another_folder_takes_the_lease_file() {
+    let world = World::new();
+    let store = world.path("store");
+    std::fs::create_dir(&store).expect("a folder");
+    let mut script =
+        "exec env -i PATH=\"$PATH\" \"$INCUMBENT\" run billing --on=file:store -- sh -c 'echo led'"
+            .to_owned();
+    if testkit::probe::is_root() {
+        // For root the last choice needs no HOME.
+        script = format!(
+            "chmod 777 . store; {}",
+            script.replace("exec ", "exec setpriv --reuid=65534 --regid=65534 --clear-groups ")
+        );
+    }
+    let (code, out, err) = ended(&world.shell(&script));
+    assert_eq!((code, out.trim()), (0, "led"), "{err}");
+}

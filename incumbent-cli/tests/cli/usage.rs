@@ -1,6 +1,6 @@
 //! Wrong usage and settings that cannot work: a clear answer at once, and the right exit code.
 
-use crate::harness::World;
+use crate::harness::{World, ended};
 
 /// Exit code and stderr of `incumbent ARGUMENTS`.
 fn refused(arguments: &[&str]) -> (i32, String) {
@@ -180,5 +180,19 @@ fn in_a_pod_nothing_runs_on_the_embedded_default() {
         let (code, _, err) = crate::harness::ended(&testkit::Proc::spawn(command));
         assert_eq!(code, 125);
         assert!(err.contains("Kubernetes Pod") && err.contains("--on"), "{err}");
+    }
+}
+
+/// It panicked with few, and with some more it won terms that it could not begin.
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_told_before_anything_begins() {
+    for limit in [14, 20, 28, 40] {
+        let world = World::new();
+        let script =
+            format!("ulimit -n {limit}; exec \"$INCUMBENT\" run billing --on=file:store -- echo led");
+        let (code, out, err) = ended(&world.shell(&script));
+        assert_eq!((code, out.as_str()), (125, ""), "{limit}: {err}");
+        assert!(err.contains("raise the limit of open files") && !err.contains("panicked"), "{limit}: {err}");
+        assert!(!world.path("store").exists(), "{limit}");
     }
 }

@@ -1,12 +1,11 @@
 //! What the campaign says.
 
-use std::path::PathBuf;
-
 use incumbent::{
     BootInstant, CampaignEvent, CandidateId, Error, ErrorKind, Leadership, LossReason, Result, StopReason,
 };
-use incumbent_guardian::{LeaseFileWriter, kill_leftovers_of, place};
+use incumbent_guardian::{LeaseFileWriter, kill_leftovers_of};
 
+use crate::platform::lease_dir;
 use crate::report::{Report, loss_word, ms, stop_word};
 use crate::run::job::{Job, Spec};
 use crate::run::trouble::is_fatal;
@@ -235,12 +234,4 @@ impl Runner {
         self.pause_until = Some(incumbent::clock::now() + pause);
         Ok(None)
     }
-}
-
-/// Where lease files lie.
-pub(super) fn lease_dir() -> Result<PathBuf, String> {
-    let state = incumbent::default_state_dir().map_err(|error| text::error(&error))?;
-    place::lease_dir(&state).map_err(|error| {
-        format!("there is no folder for the lease file, {} at the latest: {error}", state.display())
-    })
 }
